@@ -14,13 +14,17 @@ Memory: one row group. A quarter of an hour ends a commit that has ROWS_MAX rows
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
-from itertools import groupby
+from itertools import chain, groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from msgspec import structs
 
@@ -43,7 +47,7 @@ from shards.errors import Corrupt
 from shards.read import Row
 from shards.state import Journal
 from shards.store import Store
-from timeline.position import Position, before
+from timeline.position import Position, at_of, before
 from timeline.slices import DAY_MS, Slice
 
 from . import columns, deliveries
@@ -57,7 +61,7 @@ from .storage import Storage, storage_at
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROWS_MAX = 1_000_000
+ROWS_MAX, NO_END = 1_000_000, 1 << 62
 """Rows after which a commit ends at the next quarter of an hour."""
 TASKS_MAX = 100
 LEFT_S, CLEARED = 3_600.0, 96
@@ -66,6 +70,8 @@ looked for everywhere."""
 
 Dated = Iterator[tuple[int, pa.Table]]
 """(day since the epoch, rows of it)."""
+Gap = tuple[Position, Position]
+"""Positions [start, end) that could not be read."""
 
 
 def archive(job: Job, storage: Storage, lease: Lease, session: "SparkSession | None" = None) -> Report:
@@ -109,7 +115,7 @@ def _in_tasks(session: "SparkSession", job: Job, storage: Storage) -> Report:
         with opened_snapshot(given.checkpoint) as snapshot:
             there = storage_at(given.archive or "")
             writer = Writer(snapshot, there, given, cuts[index], cuts[index + 1], index)
-            report: dict[str, Any] = msgspec.to_builtins(writer.append(None, SPANS_MAX // count))
+            report: dict[str, Any] = msgspec.to_builtins(writer.append(NO_END, SPANS_MAX // count))
             return report
 
     parts = [msgspec.convert(one, Report) for one in each(session, range(count), work)]
@@ -148,7 +154,7 @@ class Writer:
         """Quarters of an hour that are written, and all."""
         return (self.done_ms - self.start_ms) // QUARTER_MS, (self.end_ms - self.start_ms) // QUARTER_MS
 
-    def append(self, rows_max: int | None = ROWS_MAX, spans_max: int = SPANS_MAX // 2) -> Report:
+    def append(self, rows_max: int = ROWS_MAX, spans_max: int = SPANS_MAX // 2) -> Report:
         """All tables. Stops at the end of the quarter in which there are more than that."""
         files = [*self._files(MESSAGES, self._messages(rows_max, spans_max))]
         files += self._files(DELIVERIES, self._ends(deliveries.deliveries))
@@ -163,54 +169,63 @@ class Writer:
         files = [*self._files(MESSAGES, messages)]
         return Report(AGAIN, self.start_ms, self.end_ms, self.spans, files, replaced)
 
-    def _messages(self, rows_max: int | None = None, spans_max: int = SPANS_MAX) -> Dated:
-        journal = self._snapshot.journal()
-        for piece, low_ms, high_ms in self._stretches(rows_max, spans_max):
-            rows = archived = 0
-            lost: list[tuple[Position, Position]] = []
-            read = self._snapshot.reader.read(before(low_ms), before(high_ms))
-            for batch in columns.batches(read, GROUP_ROWS, GROUP_BYTES):
-                rows += len(batch)
-                try:
-                    table = self._table(batch, journal, piece)
-                except Corrupt:
-                    kept, undecoded = _decodable(batch)
-                    lost += undecoded
-                    table = self._table(kept, journal, piece)
-                if table.num_rows:
-                    archived += table.num_rows
-                    yield low_ms // DAY_MS, table
-            lost += self._unreadable(piece, low_ms, high_ms)
-            if rows or lost:
-                span = Span(*piece.home, low_ms, high_ms, rows, archived, _damaged(lost))
-                self.spans.append(span)
-            self.rows += rows
+    def _messages(self, rows_max: int = NO_END, spans_max: int = SPANS_MAX) -> Dated:
+        reader, journal, last = self._snapshot.reader, self._snapshot.journal(), self.start_ms // QUARTER_MS
+        for piece in reader.directory.over(before(self.start_ms), before(self.end_ms)):
+            start_ms, end_ms = max(piece.start_ms, self.start_ms), min(piece.end_ms, self.end_ms)
+            rows, archived, lost = Counter[int](), Counter[int](), list[Gap]()
+            for batch in columns.batches(
+                reader.read(before(start_ms), before(end_ms)), GROUP_ROWS, GROUP_BYTES
+            ):
+                taken = 0
+                for quarter, count in _by_quarter(batch):
+                    is_full = self.rows >= rows_max or len(self.spans) + len(rows) > spans_max
+                    if quarter > last and is_full:
+                        self.end_ms = quarter * QUARTER_MS
+                        break
+                    last, taken = quarter, taken + count
+                    rows[quarter] += count
+                    self.rows += count
+                self.done_ms = last * QUARTER_MS
+                table, undecoded = self._table(batch[:taken], journal, piece)
+                lost += undecoded
+                quarters = table["at"].cast(pa.int64()).to_numpy() // QUARTER_MS
+                archived.update(quarters.tolist())
+                yield from _by_day(table, quarters // (DAY_MS // QUARTER_MS))
+                if taken < len(batch):
+                    break
+            self._add_spans(piece, rows, archived, lost)
+            if self.end_ms < end_ms:
+                return
 
-    def _table(self, rows: list[Row], journal: Journal, piece: Slice) -> pa.Table:
-        return columns.table(rows, self._snapshot, journal, self._job.node, piece)
+    def _table(self, rows: list[Row], journal: Journal, piece: Slice) -> tuple[pa.Table, list[Gap]]:
+        """The rows without those that cannot be decoded, and where these are."""
+        snapshot, node = self._snapshot, self._job.node
+        try:
+            return columns.table(rows, snapshot, journal, node, piece), []
+        except Corrupt:
+            good, bad = _decodable(rows)
+            return columns.table(good, snapshot, journal, node, piece), bad
 
-    def _stretches(self, rows_max: int | None, spans_max: int) -> Iterator[tuple[Slice, int, int]]:
-        """Slices by quarters of an hour, in order."""
-        quarter_ms = self.start_ms
-        for piece in self._snapshot.reader.directory.over(before(self.start_ms), before(self.end_ms)):
-            low_ms, end_ms = max(piece.start_ms, self.start_ms), min(piece.end_ms, self.end_ms)
-            while low_ms < end_ms:
-                if low_ms - low_ms % QUARTER_MS > quarter_ms:
-                    quarter_ms = self.done_ms = low_ms - low_ms % QUARTER_MS
-                    is_full = rows_max is not None and self.rows >= rows_max
-                    if is_full or len(self.spans) > spans_max:
-                        self.end_ms = quarter_ms
-                        return
-                high_ms = min(quarter_ms + QUARTER_MS, end_ms)
-                yield piece, low_ms, high_ms
-                low_ms = high_ms
+    def _add_spans(self, piece: Slice, rows: Counter[int], archived: Counter[int], lost: list[Gap]) -> None:
+        """What the slice has in each quarter of an hour."""
+        low_ms, high_ms = max(piece.start_ms, self.start_ms), min(piece.end_ms, self.end_ms)
+        gaps: dict[int, list[Gap]] = defaultdict(list)
+        for start, end in chain(lost, self._unreadable(piece, before(low_ms), before(high_ms))):
+            for quarter in range(at_of(start) // QUARTER_MS, at_of(Position(end - 1)) // QUARTER_MS + 1):
+                first, behind = before(quarter * QUARTER_MS), before((quarter + 1) * QUARTER_MS)
+                gaps[quarter].append((max(start, first), min(end, behind)))
+        for quarter in sorted({*rows, *gaps}):
+            start_ms = max(low_ms, quarter * QUARTER_MS)
+            end_ms = min(high_ms, (quarter + 1) * QUARTER_MS)
+            counts = rows[quarter], archived[quarter]
+            self.spans.append(Span(*piece.home, start_ms, end_ms, *counts, _damaged(gaps[quarter])))
 
-    def _unreadable(self, piece: Slice, low_ms: int, high_ms: int) -> Iterator[tuple[Position, Position]]:
-        """What has just been skipped there, as positions [start, end)."""
+    def _unreadable(self, piece: Slice, low: Position, high: Position) -> Iterator[Gap]:
+        """What was skipped there."""
         for shard in piece.readable():
             for corrupt in self._snapshot.reader.unreadable.of(shard.prefix):
-                start = max(corrupt.first, before(low_ms))
-                end = min(Position(corrupt.last + 1), before(high_ms))
+                start, end = max(corrupt.first, low), min(Position(corrupt.last + 1), high)
                 if start < end:
                     yield start, end
 
@@ -229,10 +244,27 @@ class Writer:
                 yield file
 
 
-def _decodable(rows: list[Row]) -> tuple[list[Row], list[tuple[Position, Position]]]:
+def _by_quarter(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
+    """(quarter of an hour since the epoch, number of its rows)."""
+    first = 0
+    while first < len(rows):
+        quarter = at_of(rows[first][0]) // QUARTER_MS
+        end = bisect_left(rows, before((quarter + 1) * QUARTER_MS), first, key=itemgetter(0))
+        yield quarter, end - first
+        first = end
+
+
+def _by_day(table: pa.Table, days: npt.NDArray[np.int64]) -> Dated:
+    """The rows of each day. `days`: of each row."""
+    cuts = np.flatnonzero(np.diff(days)) + 1
+    for first, end in pairwise([0, *cuts.tolist(), len(days)]):
+        if first < end:
+            yield int(days[first]), table.slice(first, end - first)
+
+
+def _decodable(rows: list[Row]) -> tuple[list[Row], list[Gap]]:
     """The rows that can be decoded, and where the others are."""
-    good: list[Row] = []
-    bad: list[tuple[Position, Position]] = []
+    good, bad = list[Row](), list[Gap]()
     for row in rows:
         try:
             columns.check(row)
@@ -243,10 +275,10 @@ def _decodable(rows: list[Row]) -> tuple[list[Row], list[tuple[Position, Positio
     return good, bad
 
 
-def _damaged(lost: list[tuple[Position, Position]]) -> list[DamagedRange]:
+def _damaged(gaps: list[Gap]) -> list[DamagedRange]:
     """At most DAMAGED_MAX; beyond these one reaches from the first to the last of the rest."""
-    lost = sorted(lost)
-    if len(lost) > DAMAGED_MAX:
-        rest = lost[DAMAGED_MAX - 1 :]
-        lost[DAMAGED_MAX - 1 :] = [(rest[0][0], max(end for _, end in rest))]
-    return [DamagedRange(f"{start:024x}", f"{end:024x}") for start, end in lost]
+    gaps = sorted(gaps)
+    if len(gaps) > DAMAGED_MAX:
+        rest = gaps[DAMAGED_MAX - 1 :]
+        gaps[DAMAGED_MAX - 1 :] = [(rest[0][0], max(end for _, end in rest))]
+    return [DamagedRange(f"{start:024x}", f"{end:024x}") for start, end in gaps]
