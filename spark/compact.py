@@ -107,10 +107,7 @@ def after(storage: Storage, manifest: Manifest, now_s: float | None = None) -> N
 
 def parts_of(job: Job, table: str, archive: Archive) -> list[Part]:
     """The day's files of a table in parts of about the same size. One that is made already is left alone."""
-    files = [
-        msgspec.convert(msgspec.to_builtins(one), ArchivedFile) for one in job.files if one.table == table
-    ]
-    files.sort(key=lambda one: one.first_ms)
+    files = sorted((one for one in job.files if one.table == table), key=lambda one: one.first_ms)
     ends = list(accumulate(one.bytes for one in files))
     room = ends[-1] // (ends[-1] // FILE_MAX + 1) + 1 if files else 1
     last_ms = files[-1].last_ms if files else 0
