@@ -76,8 +76,6 @@ class Run:
     low: Position = START
     high: Position = END
     rows: tuple[tuple[Position, int], ...] = ()
-    is_beyond: bool = False
-    """Whether messages in the archive beyond the horizon are left out."""
 
 
 @dataclass(slots=True)
@@ -199,14 +197,13 @@ def _runs(
     if archive.covered:
         stretches = [*_not_in(archive.covered, low, min(high, after)), (max(low, after), high)]
     for start, end in stretches:
-        is_beyond = bool(view.beyond) and start >= after
         for piece in directory.over(start, end) if start < end else ():
             if not predicate.slice.holds(piece.start_ms):
                 continue
             shards = [(shard.number, shard.count) for shard in piece.over(start, end, structures)]
             for group in grouped(shards, itemgetter(1), PARTITION_ROWS):
                 numbers, counts = zip(*group, strict=True)
-                yield Run(piece.start_ms, numbers, start, end, is_beyond=is_beyond), sum(counts)
+                yield Run(piece.start_ms, numbers, start, end), sum(counts)
     kept = [(place, number) for place, number in view.kept if low <= place < high]
     for home, rows in groupby(kept, lambda row: directory.find(at_of(row[0]))):
         if home is not None and predicate.slice.holds(home.start_ms):
@@ -214,7 +211,7 @@ def _runs(
             yield Run(home.start_ms, rows=found), len(found)
     is_placed = predicate.at != Range() or predicate.slice != Range()
     if not is_placed and (predicate.states is None or predicate.states & {PENDING, CANCELLED}):
-        yield Run(HELD, is_beyond=bool(view.beyond)), 0
+        yield Run(HELD), 0
 
 
 def _stretch(snapshot: Snapshot, predicate: Predicate) -> tuple[Position, Position]:
@@ -253,7 +250,7 @@ def read_part(wanted: Wanted, part: Part) -> Iterator[pa.RecordBatch]:
                 yield from read_archived(storage, piece, wanted.columns, wanted.predicate, part.view)
             else:
                 yield from read_piece(storage, piece, wanted.table, wanted.columns)
-        if any(run.is_beyond for run in part.runs):
+        if part.runs and part.view.beyond:
             beyond = Beyond(storage, part.view)
     if part.runs:
         with opened_snapshot(wanted.path) as snapshot:
@@ -275,33 +272,32 @@ class _Task:
         states = wanted.predicate.states
         any_place = replace(wanted.predicate, at=Range(), slice=Range(), states=None)
         is_plain = any_place == ANY_ROW and states in (None, {PENDING})
-        self._may_count = is_plain and {*self._schema.names} <= COUNTED
+        self._may_count = is_plain and beyond is None and {*self._schema.names} <= COUNTED
 
     def read(self, run: Run) -> Iterator[pa.RecordBatch]:
         reader = self._snapshot.reader
         if run.start_ms == HELD:
-            yield from self._sent(reader.held(), None, run)
+            yield from self._sent(reader.held(), None)
             return
         piece = reader.directory.get(run.start_ms)
         assert piece is not None
         found = ((*address, reader.value_at(*address)) for address in run.rows)
-        yield from self._sent(((at, number, value) for at, number, value in found if value), piece, run)
+        yield from self._sent(((at, number, value) for at, number, value in found if value), piece)
         for number in run.shards:
             shard = piece.shard(number)
             assert shard is not None
-            if self._may_count and not run.is_beyond and _is_counted(piece, shard, run):
+            if self._may_count and _is_counted(piece, shard, run):
                 yield self._counted(piece, shard)
             else:
-                yield from self._sent(reader.run(piece, shard, run.low, run.high), piece, run)
+                yield from self._sent(reader.run(piece, shard, run.low, run.high), piece)
 
     def _counted(self, piece: Slice, shard: Shard) -> pa.RecordBatch:
         values = {"slice": piece.start_ms * 1_000, "shard": shard.number}
         columns = [pa.repeat(pa.scalar(values[one.name], one.type), shard.count) for one in self._schema]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _sent(self, rows: Iterator[Row], piece: Slice | None, run: Run) -> Iterator[pa.RecordBatch]:
-        names, states = self._schema.names, self._predicate.states
-        beyond = self._beyond if run.is_beyond else None
+    def _sent(self, rows: Iterator[Row], piece: Slice | None) -> Iterator[pa.RecordBatch]:
+        names, states, beyond = self._schema.names, self._predicate.states, self._beyond
         needed = dict.fromkeys([*names, *["state"] * (states is not None), *["id"] * (beyond is not None)])
         for some in batches(_kept(rows, self._predicate), BATCH_ROWS, BATCH_BYTES):
             made = record_batch(some, self._snapshot, self._journal, self._node, piece, list(needed))

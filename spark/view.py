@@ -7,12 +7,12 @@ A row of the backup gives way where the archive has that message:
 
 - at or before H: if the archive covers its position. What the archive could not read there (damaged) is not
   covered.
-- beyond H: if the archive has its id at a later `at` than H. The message has been delivered, cancelled, or
-  moved to an earlier time since. One that was moved to a time after E is in neither, and stays as it was.
+- anywhere: if the archive has its id beyond H (`Beyond`). The message has been delivered, cancelled, or moved
+  to an earlier time since. One that was moved to a time after E is in neither, and stays as it was.
 
 Only *withheld* messages come twice: archived where dispatch gave them to nobody, then again, later, under
 their old id, or cancelled where they were. So all ids that are withheld in the archive, and those that the
-backup has withheld or where the archive is damaged, are looked up in both (`looked_up`): the last row counts.
+backup has withheld or where the archive is damaged, are looked up in both (`view_of`): the last row counts.
 Manifests say which files have withheld rows; in the others only row groups whose ids reach so far back are
 read.
 """

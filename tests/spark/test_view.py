@@ -23,21 +23,25 @@ from spark.errors import SparkError
 from spark.pushdown import wanted_of
 from spark.storage import StorageFailed, storage_at
 from spark.table import FastiSource, parts, read_part, register
+from timeline.position import id_text
+from timeline.slices import DAY_MS
 
 from .archives import TIMELINE, Archived, delivery, ends, message
-from .stores import NOW, Timeline
+from .stores import NOW, Timeline, record
 from .views import Account, Place, World, compact, expected
 
 MOMENTS = 20
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=[(1, 0), (2, 0), (3, 9)])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
-    one = World(tmp_path_factory.mktemp("world"), request.param)
+    """By seed, and the moment from which there is an archive."""
+    seed, since = request.param
+    one = World(tmp_path_factory.mktemp("world"), seed)
     for number in range(MOMENTS):
         one.live()
         one.back_up()
-        if one.dice.random() < 0.7:
+        if number >= since and one.dice.random() < 0.7:
             one.write_archive()
         if one.dice.random() < 0.2:
             compact(one.archive)
@@ -65,9 +69,35 @@ def shown(**options: str) -> Account:
 
 def test_a_view_of_any_backup_and_any_archive_is_as_the_account_says(world: World) -> None:
     for moment, (backup, account) in enumerate(world.moments):
-        for archive, archived in world.dice.sample(world.archives, 5):
+        for archive, archived in world.dice.sample(world.archives, 4):
             found = shown(path=backup, archive=str(archive))
             assert found == expected(account, moment, archived), (moment, archive.name)
+
+
+def test_what_came_again_before_the_archive_began_is_there_once(tmp_path: Path) -> None:
+    """In the backup it is withheld, at a place that the archive does not cover."""
+    one = World(tmp_path, 0)
+    (name,) = one.put(record(NOW + 60_000, "x"))
+    one.account[id_text(name)] = Place(NOW + 60_000, "pending")
+    one.go_on(NOW + 120_000, share=1)
+    backup = one.checkpoint(tmp_path / "backup")
+    assert shown(path=backup) == {id_text(name): Place(NOW + 60_000, "withheld")}
+    one.go_on(NOW + DAY_MS)
+    one.revive(name)
+    one.go_on(NOW + DAY_MS + 60_000, share=0)
+    one.archive.append([message(id_text(name), NOW + DAY_MS)])
+    one.close()
+    assert shown(path=backup, archive=one.archive.storage.root) == one.account
+    assert one.account == {id_text(name): Place(NOW + DAY_MS, "dispatched")}
+
+
+@pytest.mark.parametrize("columns", ["slice", "id,slice"])
+def test_a_count_by_slice_of_both(world: World, columns: str) -> None:
+    for backup, _ in world.moments[::6]:
+        for archive, _ in world.archives[::6]:
+            every = rows_of(path=backup, archive=str(archive))
+            found = rows_of(path=backup, archive=str(archive), columns=columns)
+            assert Counter(row["slice"] for row in found) == Counter(row["slice"] for row in every)
 
 
 @pytest.mark.parametrize(

@@ -108,11 +108,7 @@ class World(Timeline):
             self.move(name, wall + 60_000 * dice.randrange(1, 60))
             self._note(name, PENDING)
         for name in self._some(WITHHELD, 3):
-            found = self.opened.reader.find(name)
-            assert found is not None
-            self.begin().revive(found)
-            self.sync()
-            self._note(name, PENDING)
+            self.revive(name)
         until = wall + 60_000 * dice.randrange(3, 20)
         # Often in the very millisecond of a message.
         exact = [
@@ -120,10 +116,18 @@ class World(Timeline):
         ]
         self.go_on(max([until + dice.randrange(60_000)] if dice.random() < 0.3 or not exact else exact))
 
-    def go_on(self, wall_ms: int) -> None:
-        """Dispatch passes what is due, and gives some of it to nobody."""
+    def revive(self, name: MessageId) -> None:
+        """Its owner is back."""
+        found = self.opened.reader.find(name)
+        assert found is not None
+        self.begin().revive(found)
+        self.sync()
+        self._note(name, PENDING)
+
+    def go_on(self, wall_ms: int, share: float = 0.15) -> None:
+        """Dispatch passes what is due, and gives a share of it to nobody."""
         passed = [name for name, one in self.account.items() if one.state == PENDING and one.at_ms <= wall_ms]
-        lost = {name for name in passed if self.dice.random() < 0.15}
+        lost = {name for name in passed if self.dice.random() < share}
         withheld = self.opened.withheld
         for name in lost:
             found = self.opened.reader.find(MessageId(int(name, 16)))
@@ -158,11 +162,11 @@ class World(Timeline):
             self.covered_ms = end
 
     def drop(self) -> None:
-        """Retention: the oldest slices that are archived go."""
-        directory = self.opened.directory
-        gone = [
-            piece for piece in directory if piece.end_ms <= min(self.covered_ms, self.wall_ms - 7_200_000)
-        ]
+        """Retention: the oldest slices go, when they are archived; without an archive at once."""
+        directory, until = self.opened.directory, self.wall_ms - 7_200_000
+        if self.archive.commits:
+            until = min(until, self.covered_ms)
+        gone = [piece for piece in directory if piece.end_ms <= until]
         commit = self.begin()
         expire(commit, gone)
         self.sync()
