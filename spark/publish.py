@@ -8,6 +8,8 @@ is followed by the next job, which gets the commit as `unpublished`.
     publish    write the manifest; then files of other tries go, and replaced ones, or the catalog is told
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
 import msgspec
@@ -19,6 +21,8 @@ from .compact import after
 from .errors import ArchiveClash
 from .job import Job
 from .storage import Missing, Storage, StorageFailed
+
+AHEAD = "as after a restore: give another archive"
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -39,9 +43,7 @@ def claim(storage: Storage, job: Job) -> None:
         names = [entry.path.rpartition("/")[2] for entry in storage.list(MANIFESTS)]
         is_ahead = any("-" not in name for name in names)
     if is_ahead:
-        raise ArchiveClash(
-            f"{storage.name} is ahead of this timeline, as after a restore: give another archive"
-        )
+        raise ArchiveClash(f"{storage.name} is ahead of this timeline, {AHEAD}")
 
 
 def check(storage: Storage, timeline: str) -> None:
@@ -90,6 +92,22 @@ def clear_orphans(storage: Storage, manifest: Manifest) -> None:
                 storage.delete(entry.path)
 
 
+@contextmanager
+def cleared(storage: Storage, job: Job) -> Iterator[None]:
+    """Before a job's commit is sent to be recorded: if the writing fails, its files go. A job that fails
+    again and again, as on a full disk, would else fill it with each try."""
+    try:
+        yield
+    except BaseException:
+        dates = [job.date] if job.date else [date_of(day) for day in days_of(job.from_ms, job.to_ms)]
+        with suppress(StorageFailed):
+            for folder in {folder_of(file_name(table, one, 0, "", 0)) for table in TABLES for one in dates}:
+                for entry in storage.list(folder):
+                    if entry.path.startswith(f"{folder}/{job.number:010d}-{job.id[:8]}-"):
+                        storage.delete(entry.path)
+        raise
+
+
 def folder_of(path: str) -> str:
     return path.rpartition("/")[0]
 
@@ -104,16 +122,21 @@ def date_of(day: int) -> str:
 
 
 def write_manifest(storage: Storage, manifest: Manifest) -> None:
-    """Make sure that the manifest is there as it was recorded. Raises StorageFailed."""
+    """Make sure that the manifest is there as it was recorded. Raises StorageFailed; ArchiveClash if there is
+    one of another commit: two servers of one timeline write there, as after a restore."""
     path, data = manifest_name(manifest.number), msgspec.json.encode(manifest)
-    if not _has(storage, path, data):
-        storage.write(path, data)
-        if not _has(storage, path, data):
-            raise StorageFailed(f"{storage.name}/{path} has other bytes than were written")
+    if (found := _read(storage, path)) == data:
+        return
+    with suppress(msgspec.DecodeError):  # What is damaged is written again.
+        if msgspec.json.decode(found or b"", type=Manifest).job != manifest.job:
+            raise ArchiveClash(f"{storage.name}/{path} is of a commit that was not made here, {AHEAD}")
+    storage.write(path, data)
+    if _read(storage, path) != data:
+        raise StorageFailed(f"{storage.name}/{path} has other bytes than were written")
 
 
-def _has(storage: Storage, path: str, data: bytes) -> bool:
+def _read(storage: Storage, path: str) -> bytes | None:
     try:
-        return storage.read(path) == data
+        return storage.read(path)
     except Missing:
-        return False
+        return None

@@ -57,7 +57,7 @@ def run(remote: Remote, job: Job, master: str | None) -> str:
 
 def _archive(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
     from .archive import archive, is_backfill
-    from .publish import claim, publish
+    from .publish import claim, cleared, publish
     from .storage import storage_at
 
     storage = storage_at(job.archive or "")
@@ -68,11 +68,12 @@ def _archive(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
         lease.begin_commit()
         remote.commit(job, {"published": job.last})
         return f"job {job.id}: {len(job.unpublished)} commits published"
-    if is_backfill(job, master):
-        with spark_session(master, job) as session:
-            report = archive(job, storage, lease, session)
-    else:
-        report = archive(job, storage, lease)
+    with cleared(storage, job):
+        if is_backfill(job, master):
+            with spark_session(master, job) as session:
+                report = archive(job, storage, lease, session)
+        else:
+            report = archive(job, storage, lease)
     number = _committed(remote, job, lease, storage, report)
     messages = sum(one.archived for one in report.spans)
     return f"job {job.id}: commit {number} with {messages} messages archived in {storage.name}"
@@ -97,12 +98,12 @@ def _expire(remote: Remote, job: Job, lease: Lease, _: str | None) -> str:
 
 def _compact(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
     from .compact import work
-    from .publish import check
+    from .publish import claim, cleared
     from .storage import storage_at
 
     storage = storage_at(job.archive or "")
-    check(storage, job.timeline)
-    with spark_session(master, job) as session:
+    claim(storage, job)
+    with cleared(storage, job), spark_session(master, job) as session:
         report = work(session, job, storage)
     if report is None:
         remote.abort(job, why := f"{NOTHING}{job.date} has few files already")

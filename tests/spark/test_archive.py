@@ -7,9 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 from pyspark.sql import SparkSession
 
 import spark.storage
@@ -23,8 +25,10 @@ from spark.archive import Writer, archive, is_backfill, rows_within
 from spark.errors import ArchiveClash
 from spark.manifests import read_archive
 from spark.publish import check, claim, publish
+from spark.remote import Remote
+from spark.run import STAGES
 from spark.snapshot import opened_snapshot
-from spark.storage import StorageFailed
+from spark.storage import Storage, StorageFailed
 from spark.verify import faults_in
 from tests.support.server import ROOT
 from timeline.position import before
@@ -265,6 +269,27 @@ def test_a_file_that_is_not_as_it_was_written_is_no_commit(
     assert book.records == []
 
 
+def test_a_job_that_cannot_write_leaves_nothing(
+    timeline: Timeline, uri: str, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full stays as full as it was, however often it is tried."""
+    book.commit(timeline, uri, AT)
+    before = book.storage.list(recursive=True)
+    real, written = Storage.writing, list[str]()
+
+    def fills(storage: Storage, path: str) -> Any:
+        if len(written) == 1:
+            raise StorageFailed("No space left on device")
+        written.append(path)
+        return real(storage, path)
+
+    monkeypatch.setattr(Storage, "writing", fills)
+    with pytest.raises(StorageFailed, match="No space left"):
+        STAGES["archive"](MagicMock(spec=Remote), book.job(timeline, uri, END), no_lease(), None)
+    assert written[0].startswith("date=")
+    assert book.storage.list(recursive=True) == before
+
+
 def test_an_archive_is_of_one_timeline(timeline: Timeline, uri: str, book: Book) -> None:
     book.commit(timeline, uri, AT)
     other = Book(Path(book.storage.root), "0" * 32)
@@ -277,6 +302,9 @@ def test_an_archive_is_of_one_timeline(timeline: Timeline, uri: str, book: Book)
     restored.records = book.records[:1]
     with pytest.raises(ArchiveClash, match="ahead of this timeline"):
         restored.commit(timeline, uri, END)
+    job = structs.replace(book.job(timeline, uri, END), kind="compact", last=1)
+    with pytest.raises(ArchiveClash, match="ahead of this timeline"):
+        STAGES["compact"](MagicMock(spec=Remote), job, no_lease(), None)
     job = book.job(timeline, uri, END)
     book.storage.delete(MARKER)
     with pytest.raises(ArchiveClash, match="it is another folder"):
@@ -284,6 +312,20 @@ def test_an_archive_is_of_one_timeline(timeline: Timeline, uri: str, book: Book)
     book.storage.write(MARKER, b"{")
     with pytest.raises(ArchiveClash, match="cannot be read"):
         check(book.storage, job.timeline)
+
+
+def test_a_manifest_of_another_server_of_the_timeline_stays(timeline: Timeline, uri: str, book: Book) -> None:
+    """A copy of the store may publish at the same moment, when no look beforehand could see it."""
+    restored = Book(Path(book.storage.root))
+    book.commit(timeline, uri, END)
+    data, before = book.storage.read(manifest_name(1)), book.rows()
+    job = restored.job(timeline, uri, END)
+    job.id = "e" * 32
+    other = restored.record(job, archive(job, book.storage, no_lease()))
+    with pytest.raises(ArchiveClash, match="of a commit that was not made here"):
+        publish(book.storage, other)
+    assert book.storage.read(manifest_name(1)) == data
+    assert book.rows() == before
 
 
 def test_a_manifest_is_written_as_it_is_recorded(timeline: Timeline, uri: str, book: Book) -> None:
