@@ -7,6 +7,7 @@ that the filter cannot match are skipped by their statistics. Columns that an ol
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -48,8 +49,11 @@ def table_schema(table: Table, names: Sequence[str] = ()) -> pa.Schema:
 
 
 def archive_at(storage: Storage) -> Archive:
-    """The archive, now. Raises SparkError if there is none."""
+    """The archive, now. Raises SparkError if there is none, or a commit in it is missing."""
     archive = read_archive(storage)
+    for before, after in pairwise(archive.commits):
+        if after.number != before.number + 1:
+            raise SparkError(f"{storage.name} lacks commit {before.number + 1}: python -m spark verify")
     if not (archive.commits or archive.old or storage.exists(MARKER)):
         raise SparkError(f"{storage.name} is no archive: it has no manifests")
     return archive

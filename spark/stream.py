@@ -18,7 +18,7 @@ Options: `path`, `table`, `columns`; `rows`: about so many in a micro-batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -109,14 +109,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with in_a_line():
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
             rows, number = 0, start["number"]
-            archive = self._archive()
-            for before, one in pairwise(archive.commits):
-                if one.number != before.number + 1:
-                    raise SparkError(
-                        f"{self._wanted.archive} lacks commit {before.number + 1}: python -m spark verify"
-                    )
-            for one in archive.commits:
-                if number < one.number <= (self._last or one.number):
+            for one in self._archive(number).commits:
+                if number < one.number <= (one.number if self._last is None else self._last):
                     rows += sum(file.rows for file in one.files if file.table == self._wanted.table)
                     if most is not None and rows > most and number > start["number"]:
                         break
@@ -125,7 +119,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Part]:
         with in_a_line():
-            archive = self._archive()
+            archive = self._archive(end["number"])
             files = archive.files(self._wanted.table)
             made = []
             for low, high in spans(archive.commits, start["number"], end["number"]):
@@ -143,8 +137,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for piece in partition.pieces:
                 yield from read_piece(storage, piece, wanted.table, wanted.columns, where)
 
-    def _archive(self) -> Archive:
-        return archive_at(storage_at(self._wanted.archive))
+    def _archive(self, number: int = 0) -> Archive:
+        """The archive, which has that commit. Raises SparkError."""
+        archive = archive_at(storage_at(self._wanted.archive))
+        if archive.last < number:
+            raise SparkError(f"{self._wanted.archive} ends at commit {archive.last}, the stream is at {number}")
+        return archive
 
 
 def spans(commits: Sequence[Manifest], start: int, end: int) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ from shards.archives import DELIVERIES, MESSAGES, QUARTER_MS, manifest_name
 from spark.errors import SparkError
 from spark.storage import storage_at
 from spark.stream import ArchiveStream, StreamReader
-from spark.table import register
+from spark.table import FastiSource, register
 from timeline.slices import DAY_MS
 
 from .archives import Archived, delivery, message
@@ -125,8 +125,24 @@ def test_a_commit_that_is_missing_is_not_passed_over(tmp_path: Path) -> None:
     source.archive.storage.delete(manifest_name(2))
     with pytest.raises(SparkError, match=r"lacks commit 2: python -m spark verify$"):
         stream(source).latestOffset({"number": 0}, ReadAllAvailable())
+    with pytest.raises(SparkError, match="lacks commit 2"):
+        read(stream(source), 0, 3)
+    with pytest.raises(SparkError, match="lacks commit 2"):
+        FastiSource({"archive": source.archive.storage.root}).reader(StructType()).partitions()
     source.archive.storage.delete(manifest_name(1))
     assert stream(source).latestOffset({"number": 0}, ReadAllAvailable()) == {"number": 3}
+
+
+def test_an_archive_that_ends_before_the_stream_is_an_error(tmp_path: Path) -> None:
+    """It is another one, or lacks its last commits: the stream would wait for ever, or pass over rows."""
+    source = Source(tmp_path)
+    for _ in range(3):
+        source.append()
+    source.archive.storage.delete(manifest_name(3))
+    with pytest.raises(SparkError, match="ends at commit 2, the stream is at 3"):
+        stream(source).latestOffset({"number": 3}, ReadAllAvailable())
+    with pytest.raises(SparkError, match="ends at commit 2, the stream is at 3"):
+        stream(source).partitions({"number": 1}, {"number": 3})
 
 
 def test_a_moved_file_is_read_where_it_is(tmp_path: Path) -> None:
