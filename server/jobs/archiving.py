@@ -58,9 +58,9 @@ class Archiving:
         """The archive of a new job by its full name; empty: none. Raises JobRefused."""
         ours = self.archive.url
         if is_needed and not (given or ours):
-            raise JobRefused("archive", "is needed, as slices.archive is empty")
+            raise JobRefused("archive", "must be given, as slices.archive is empty")
         if given and not ours and run == "server":
-            raise JobRefused("archive", "is for run=caller: the server's own job needs slices.archive")
+            raise JobRefused("archive", "must be for run=caller: the server's own job needs slices.archive")
         try:
             url = self.archive.named(given)
         except ValueError as error:

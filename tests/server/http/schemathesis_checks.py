@@ -47,7 +47,7 @@ REFUSALS = re.compile(
             r"\S+: Expected `int( \| null)?`, got `float`",
             # What is there, and what the settings allow.
             r"deliver_to: ",
-            r"to: names (no|several)", r"dir: ", r"archive: must (be|not lie in) ",
+            r"to: names (no|several)", r"dir: ", r"archive: (must|has) ",
             # Two places in one request, or the type of another member.
             r"(line \d+: )?key: (differs from the header|is required with|the Idempotency-Key was used)",
             r"key: (the key was used with|the key's pending message)",

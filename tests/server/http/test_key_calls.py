@@ -457,8 +457,8 @@ async def history(w: World) -> bool:
     return '"pending"' in await w.text("/v1/history")
 
 
-WHOLE = ("/v1/slices", "/v1/jobs", "/v1/backups", "/v1/clock", "/v1/drain", "/v1/info", "/openapi.json",
-         "/docs", "/livez", "/readyz", "/console", "/v1/schedules:preview")  # fmt: skip
+WHOLE = ("/v1/slices", "/v1/jobs", "/v1/archive", "/v1/backups", "/v1/clock", "/v1/drain", "/v1/info",
+         "/openapi.json", "/docs", "/livez", "/readyz", "/console", "/v1/schedules:preview")  # fmt: skip
 """Paths of calls on the whole server, whose key need only be let in."""
 
 
