@@ -461,7 +461,7 @@ def test_spark_is_for_a_backfill(
 def test_tasks_write_the_same(
     spark: SparkSession, timeline: Timeline, uri: str, book: Book, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("spark.tasks.TASK_ROWS", 10)
+    monkeypatch.setattr("spark.tasks.TASK_ROWS", 30)
     job = book.job(timeline, uri, END)
     claim(book.storage, job)
     manifest = book.record(job, archive(job, book.storage, no_lease(), spark))

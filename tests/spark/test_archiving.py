@@ -26,6 +26,7 @@ from spark.archive import archive
 from spark.errors import Refused, SparkError
 from spark.job import Job
 from spark.manifests import read_archive
+from spark.remote import Remote
 from spark.run import run
 from spark.storage import storage_at
 from spark.verify import faults_in
@@ -101,6 +102,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(server, tmp_path / "archive")
 
 
+@pytest.mark.short
 def test_archived_and_dropped_when_its_time_has_come(world: World) -> None:
     world.put()
     assert world.run() == 0
@@ -163,6 +165,52 @@ def test_the_server_killed_between_record_and_manifest(world: World, monkeypatch
     assert read_archive(storage_at(str(world.folder))).commits[0] == recorded[0]
     assert world.archived() == world.put_so_far
     assert world.faults() == []
+
+
+def test_the_server_killed_at_each_call(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it has the call, and after it has done what it was asked for."""
+    real, steps = Remote.call, 0
+
+    def call(remote: Remote, method: str, *given: Any) -> Any:
+        nonlocal left
+        for is_after in (False, True):
+            found = real(remote, method, *given) if is_after else None
+            left -= method == "POST"
+            if left == 0:
+                world.server.kill()
+        return found
+
+    monkeypatch.setattr("spark.remote.PAUSES_S", ())
+    while world.server.process.is_running:
+        world.put()
+        steps, left = steps + 1, steps + 1
+        with monkeypatch.context() as patched:
+            patched.setattr(Remote, "call", call)
+            code = world.run()
+        if not world.server.process.is_running:
+            assert code == 3
+            world.server.restart()
+            world.put()  # a start goes on where the stored horizon was
+            assert world.run() == 0
+            assert world.archived() == world.put_so_far
+            assert world.faults() == []
+        elif left > 0:
+            break
+    assert steps > 6
+
+
+def test_an_archive_that_is_days_behind_catches_up(world: World) -> None:
+    world.put(count=24, step_s=12 * HOUR_S)
+    assert world.run() == 0
+    commits = read_archive(storage_at(str(world.folder))).commits
+    assert len(commits) >= 3
+    assert max(one.end_ms - one.start_ms for one in commits) <= 5 * 86_400_000
+    assert world.archived() == world.put_so_far
+    assert world.faults() == []
+    assert world.run("expire") == 0
+    assert world.archived() == world.put_so_far
+    kept = sum(piece["count"] for piece in world.server.slices())
+    assert kept < len(world.put_so_far)
 
 
 def test_another_job_is_in_the_way_and_the_slow_one_is_refused(
