@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from msgspec import structs
 from pyspark.sql import SparkSession
 
 import spark.storage
-from shards.archives import MARKER, QUARTER_MS, file_name, manifest_name
+from shards.archives import MARKER, QUARTER_MS, ArchivedFile, Span, file_name, manifest_name
 from shards.errors import Corrupt
 from shards.record import ENCODINGS, is_moved
 from shards.rocks import RocksStore
@@ -31,7 +32,7 @@ from spark.snapshot import opened_snapshot
 from spark.storage import Storage, StorageFailed
 from spark.verify import faults_in
 from tests.support.server import ROOT
-from timeline.position import before
+from timeline.position import at_of, before
 from timeline.slices import DAY_MS
 
 from .archived import Book, again, no_lease
@@ -140,18 +141,34 @@ def test_files_lie_under_the_day_of_their_rows(timeline: Timeline, uri: str, boo
         assert pq.ParquetFile(path).schema_arrow.equals(columns.SCHEMA)
 
 
-def test_a_commit_of_many_rows_ends_with_a_quarter(timeline: Timeline, uri: str, book: Book) -> None:
-    job = book.job(timeline, uri, END)
-    ends = []
+@pytest.mark.parametrize("rows_max", [1, 7, 20, 1_000])
+@pytest.mark.parametrize("batch", [1, 9, 1_000])
+def test_a_commit_of_many_rows_ends_with_a_quarter(
+    timeline: Timeline, uri: str, book: Book, rows_max: int, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever commits and batches end, each quarter of an hour of a slice is counted in one span."""
+    monkeypatch.setattr("spark.archive.GROUP_ROWS", batch)
+    monkeypatch.setattr("spark.columns.STEP", 1)
+    job, start_ms, spans, found = book.job(timeline, uri, END), 0, list[Span](), list[ArchivedFile]()
     with opened_snapshot(uri) as snapshot:
-        while (start_ms := ends[-1] if ends else job.from_ms) < END:
-            report = Writer(snapshot, book.storage, job, start_ms, END).append(rows_max=20)
+        while (start_ms := start_ms or job.from_ms) < END:
+            report = Writer(snapshot, book.storage, job, start_ms, END, len(found)).append(rows_max)
             assert report.end_ms % QUARTER_MS == 0
             assert all(start_ms <= span.start_ms < span.end_ms <= report.end_ms for span in report.spans)
-            ends.append(report.end_ms)
             rows = [span.rows for span in report.spans]
-            assert report.end_ms == END or sum(rows) >= 20 > sum(rows[:-1])
-    assert len(ends) > 3
+            assert report.end_ms == END or sum(rows) >= rows_max > sum(rows[:-1])
+            spans += report.spans
+            found += report.files
+            start_ms = report.end_ms
+    counts: Counter[tuple[int, int]] = Counter()
+    for piece in timeline.opened.directory.over(before(job.from_ms), before(END)):
+        counts.update((piece.start_ms, at_of(place) // QUARTER_MS) for _, place in timeline.rows(piece))
+    assert {(one.slice_ms, one.start_ms // QUARTER_MS): one.rows for one in spans} == counts
+    assert len(spans) == len(counts)
+    tables = [pq.ParquetFile(book.storage.full(file.path)).read(["id"]) for file in found]
+    names = [name for table in tables for name in table["id"].to_pylist()]
+    assert sorted(names) == sorted(timeline.messages())
+    assert sum(span.archived for span in spans) == len(names)
 
 
 def test_row_groups_are_whole(
