@@ -12,6 +12,7 @@ The files stay the archive's (`gc.enabled` is false), and nobody else may rewrit
 before a compaction cannot be read any more: their files have moved.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from .errors import ArchiveClash, SparkError
 from .manifests import Archive, read_archive, read_manifest
 from .parquet import SCHEMAS, TIMES
 from .parquet import Table as Name
-from .storage import Storage, s3_endpoint
+from .storage import CONNECT_S, REQUEST_S, Storage, s3_endpoint
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -48,7 +49,8 @@ TRIES = 5
 
 def add(catalog: str, storage: Storage, manifest: Manifest) -> None:
     """Add a commit, and those before it that are missing; nothing if it is there. `catalog`: a name in
-    pyiceberg's configuration, or sqlite:///, postgresql:// or http(s)://. Raises SparkError, ArchiveClash."""
+    pyiceberg's configuration, which then says all, or sqlite:///, postgresql:// or http(s)://. Raises
+    SparkError, ArchiveClash."""
     with _failing(catalog):
         from pyiceberg.exceptions import CommitFailedException
 
@@ -167,13 +169,16 @@ def _opened(catalog: str, storage: Storage) -> "Catalog":
     from pyiceberg.catalog import load_catalog
 
     scheme, is_uri, rest = catalog.partition("://")
-    given = {"s3.endpoint": endpoint} if (endpoint := s3_endpoint()) else {}
     if not is_uri:
-        return load_catalog(catalog, **given)
+        return load_catalog(catalog)
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    given = {"s3.endpoint": s3_endpoint(), "s3.region": region}
+    given |= {"s3.connect-timeout": str(CONNECT_S), "s3.request-timeout": str(REQUEST_S)}
     if scheme in ("sqlite", "postgresql"):
         scheme = {"postgresql": "postgresql+psycopg"}.get(scheme, scheme)
         given["warehouse"] = f"{_base(storage)}/_iceberg"
-    return load_catalog(SPACE, uri=f"{scheme}://{rest}", **given)
+    known = {name: value for name, value in given.items() if value}
+    return load_catalog(SPACE, uri=f"{scheme}://{rest}", **known)
 
 
 @contextmanager

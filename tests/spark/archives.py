@@ -9,6 +9,7 @@ A commit covers its rows' quarters of an hour from the end of the append before 
 
 import random
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from io import BytesIO
 from itertools import groupby
@@ -167,9 +168,13 @@ def compaction(archive: Archived, day_ms: int = DAY, name: str = "c0ffee00" * 4)
     return job_from({**body, "number": number, "archive": archive.storage.name})
 
 
+def in_place() -> AbstractContextManager[Any]:
+    """What would be tasks of Spark runs in this process."""
+    return patch("spark.tasks.each", lambda session, things, do: [do(one) for one in things])
+
+
 def work_here(job: Job, storage: Storage) -> Report | None:
-    """What Spark's tasks would do, in this process."""
-    with patch("spark.tasks.each", lambda session, things, do: [do(one) for one in things]):
+    with in_place():
         return work(MagicMock(), job, storage)
 
 

@@ -7,9 +7,11 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TypeVar
+from unittest.mock import MagicMock
 
 import pytest
 from msgspec import structs
@@ -19,12 +21,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from shards.archives import QUARTER_MS
+from spark import run as run_module
 from spark import storage as storage_module
 from spark.__main__ import main
 from spark.archive import archive
 from spark.compact import after
 from spark.errors import SparkError
 from spark.iceberg import add
+from spark.manifests import read_archive
 from spark.publish import claim, publish
 from spark.storage import Missing, StorageFailed, s3_endpoint, storage_at
 from spark.stream import ArchiveStream
@@ -33,7 +37,7 @@ from spark.verify import faults_in
 from timeline.slices import DAY_MS
 
 from .archived import Book, no_lease
-from .archives import Archived, a_day, compacted, compaction, message, rows_of, work_here
+from .archives import Archived, a_day, compacted, compaction, in_place, message, rows_of, work_here
 from .s3 import BUCKET, CUT, FAILED, FINE, LOST, RESET, S3, SILENT, SLOW, environment, s3_server
 from .served import served
 from .stores import NOW, Timeline, record
@@ -221,7 +225,7 @@ def test_a_catalog_of_an_archive_in_an_object_store(tmp_path: Path) -> None:
     for one in made.commits:
         add(uri, made.storage, one)
     add(uri, made.storage, compacted(made))
-    catalog = load_catalog("fasti", uri=uri, **{"s3.endpoint": s3_endpoint()})
+    catalog = load_catalog("fasti", uri=uri, **{"s3.endpoint": s3_endpoint(), "s3.region": "us-east-1"})
     scan = catalog.load_table("fasti.messages").scan()
     assert sorted(row["id"] for row in scan.to_arrow().to_pylist()) == sorted(
         row["id"] for row in rows_of(made.storage)
@@ -247,7 +251,7 @@ def test_sql_over_an_archive_in_an_object_store(
 def test_a_server_without_credentials_whose_program_has_them(
     s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From messages to tables of a catalog and the drop of their slices. The store fails in between."""
+    """From messages to tables of a catalog, a compaction, and the drop. The store fails in between."""
     uri = f"sqlite:///{tmp_path}/catalog.db"
     for name in environment(0):
         monkeypatch.delenv(name)
@@ -275,13 +279,25 @@ def test_a_server_without_credentials_whose_program_has_them(
             number += 7
         assert number > 20
         lead_to(s3.port, monkeypatch)
+        call("POST", "/v1/clock:advance", {"by": "P1D"})
+        put.append("the day after")
+        server.put([{"topic": "t", "payload": put[-1], "deliver_in": 60}])
+        call("POST", "/v1/clock:advance", {"by": "PT1H"})
+        assert main(["archive", "--server", server.url]) == 0
+        before = read_archive(storage_at(ROOT))
+        monkeypatch.setattr(run_module, "spark_session", lambda *_: nullcontext(MagicMock()))
+        with in_place():
+            assert main(["compact", "--server", server.url]) == 0
+        assert len(read_archive(storage_at(ROOT)).files()) < len(before.files())
         call("POST", "/v1/clock:advance", {"by": "P4D"})
         assert main(["expire", "--server", server.url]) == 0
         assert server.slices() == []
-    catalog = load_catalog("fasti", uri=uri, **{"s3.endpoint": s3_endpoint()})
+    catalog = load_catalog("fasti", uri=uri, **{"s3.endpoint": s3_endpoint(), "s3.region": "us-east-1"})
     scan = catalog.load_table("fasti.messages").scan().to_arrow()
     assert sorted(scan["payload"].to_pylist()) == sorted(name.encode() for name in put)
     assert sorted(row["id"] for row in rows_of(storage_at(ROOT))) == sorted(scan["id"].to_pylist())
+    there = {task.file.file_path for task in catalog.load_table("fasti.messages").scan().plan_files()}
+    assert there == {f"{ROOT}/{file.path}" for file in read_archive(storage_at(ROOT)).files()}
     assert [one for one in faults_in(ROOT) if "no commit" not in one] == []
 
 
