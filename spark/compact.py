@@ -75,11 +75,11 @@ def work(session: "SparkSession", job: Job, storage: Storage) -> Report | None:
     name = storage.name
 
     def join(part: Part) -> dict[str, Any]:
-        made: dict[str, Any] = msgspec.to_builtins(joined(storage_at(name), part))
-        return made
+        return {"file": msgspec.to_builtins(joined(storage_at(name), part))}
 
-    files = [msgspec.convert(one, ArchivedFile) for one in each(session, parts, join)]
-    return Report(COMPACT, files=files, replaces=[file.path for part in parts for file in part.files])
+    made = [msgspec.convert(one["file"], ArchivedFile | None) for one in each(session, parts, join)]
+    replaced = [file.path for part in parts for file in part.files]
+    return Report(COMPACT, files=[file for file in made if file is not None], replaces=replaced)
 
 
 def after(storage: Storage, manifest: Manifest, now_s: float | None = None) -> None:
@@ -123,19 +123,15 @@ def parts_of(job: Job, table: str, archive: Archive) -> list[Part]:
     return found
 
 
-def joined(storage: Storage, part: Part) -> ArchivedFile:
-    """Write one file of a part's. Raises StorageFailed, SparkError."""
+def joined(storage: Storage, part: Part) -> ArchivedFile | None:
+    """Write one file of a part's; None: all of its rows came again. Raises StorageFailed, SparkError."""
     table = part.files[0].table
     last = last_of(storage, part) if table == MESSAGES else {}
     rows = (_without(last, batch) if last else batch for batch in _rows(storage, part.files))
     keys = [pq.SortingColumn(SCHEMAS[table].get_field_index(TIMES[table]))]
     blooms = BLOOM if "id" in SCHEMAS[table].names else None
-    made = write_file(
-        storage, part.path, table, row_groups(rows), sorting_columns=keys, bloom_filter_options=blooms
-    )
-    if made is None:
-        raise SparkError(f"{storage.name}/{part.files[0].path} has no rows")
-    return made
+    how = {"sorting_columns": keys, "bloom_filter_options": blooms}
+    return write_file(storage, part.path, table, row_groups(rows), **how)
 
 
 def last_of(storage: Storage, part: Part) -> dict[str, int]:

@@ -101,6 +101,15 @@ def test_what_came_again_is_there_once(archive: Archived) -> None:
     assert (file.rows, file.withheld) == (3, 2)
 
 
+def test_a_day_of_which_all_came_again(archive: Archived) -> None:
+    for number in range(2):
+        archive.append([message(f"m{number}", DAY + number * QUARTER_MS, state="withheld")])
+    archive.append([message(f"m{number}", DAY + DAY_MS + number) for number in range(2)])
+    made = compacted(archive)
+    assert (made.files, len(made.replaces)) == ([], 2)
+    assert [row["state"] for row in rows_of(archive.storage)] == ["dispatched", "dispatched"]
+
+
 def test_many_withheld_rows_stay(archive: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compact, "WITHHELD_MAX", 1)
     archive.append([message("a", DAY, state="withheld"), message("b", DAY, state="withheld")])
