@@ -103,7 +103,9 @@ class Archive:
         ends = ended.ends_between(opened.store, start_ms, clock_ms)
         firsts = [at_of(place) for place, _, _ in islice(rows, 1)]
         first_ms = min(firsts + [one.minute_ms for one in islice(ends, 1)], default=None)
-        start_ms = start_ms or quarter(first_ms or 0)
+        if not start_ms and first_ms is not None:
+            # A new archive also covers rows in front of it that cannot be read.
+            start_ms = quarter(min([first_ms, *(piece.start_ms for piece in islice(opened.directory, 1))]))
         is_closed = first_ms is not None and first_ms < limit_ms
         end_ms = min(limit_ms, quarter(first_ms or 0) + JOB_MS) if is_closed else start_ms
         self.span = Span(start_ms, end_ms, first_ms)

@@ -199,6 +199,19 @@ async def test_an_end_of_a_delivery_may_be_written_a_moment_later(
         assert server.app.expiries.archiving.archive.find()
 
 
+async def test_the_first_commit_begins_with_the_first_slice(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    """Rows in front of the first one that can be read are named as damaged only if they are covered."""
+    async with running(tmp_path / "data", config, clock) as server:
+        child = Child(server)
+        await child.put(FIRST + 4 * DAY_MS)
+        (piece,) = server.app.core.directory
+        await child.pass_to(FIRST + 5 * DAY_MS)
+        job = await child.create("archive")
+        assert job["from_ms"] == piece.start_ms < FIRST + 4 * DAY_MS - QUARTER_MS
+
+
 async def test_nothing_is_dropped_that_is_not_archived(child: Child) -> None:
     server = child.server
     await child.put(QUARTER + QUARTER_MS + MINUTE_MS, 3)
