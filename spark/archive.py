@@ -148,6 +148,8 @@ class Writer:
         self.end_ms = end_ms
         self.rows = 0
         self.spans: list[Span] = []
+        self._room = DAMAGED_MAX
+        """For damaged ranges of all spans: a span has one at least."""
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -218,8 +220,9 @@ class Writer:
         for quarter in sorted({*rows, *gaps}):
             start_ms = max(low_ms, quarter * QUARTER_MS)
             end_ms = min(high_ms, (quarter + 1) * QUARTER_MS)
-            counts = rows[quarter], archived[quarter]
-            self.spans.append(Span(*piece.home, start_ms, end_ms, *counts, _damaged(gaps[quarter])))
+            damaged = _damaged(gaps[quarter], max(1, self._room))
+            self._room -= len(damaged)
+            self.spans.append(Span(*piece.home, start_ms, end_ms, rows[quarter], archived[quarter], damaged))
 
     def _unreadable(self, piece: Slice, low: Position, high: Position) -> Iterator[Gap]:
         """What was skipped there."""
@@ -275,10 +278,10 @@ def _decodable(rows: list[Row]) -> tuple[list[Row], list[Gap]]:
     return good, bad
 
 
-def _damaged(gaps: list[Gap]) -> list[DamagedRange]:
-    """At most DAMAGED_MAX; beyond these one reaches from the first to the last of the rest."""
+def _damaged(gaps: list[Gap], most: int) -> list[DamagedRange]:
+    """At most so many; beyond these one reaches from the first to the last of the rest."""
     gaps = sorted(gaps)
-    if len(gaps) > DAMAGED_MAX:
-        rest = gaps[DAMAGED_MAX - 1 :]
-        gaps[DAMAGED_MAX - 1 :] = [(rest[0][0], max(end for _, end in rest))]
+    if len(gaps) > most:
+        rest = gaps[most - 1 :]
+        gaps[most - 1 :] = [(rest[0][0], max(end for _, end in rest))]
     return [DamagedRange(f"{start:024x}", f"{end:024x}") for start, end in gaps]

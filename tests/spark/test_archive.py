@@ -440,6 +440,33 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path, book: Book) -
     assert faults(book) == []
 
 
+def test_very_much_that_cannot_be_decoded_is_a_commit_too(
+    timeline: Timeline, uri: str, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a commit says has a bound: ranges become wider, and all rows are in one."""
+    monkeypatch.setattr("spark.archive.DAMAGED_MAX", 8)
+    bad = [place for piece in timeline.opened.directory for _, place in timeline.rows(piece)][::2]
+
+    def check(row: Any) -> None:
+        if row[0] in bad:
+            raise Corrupt("as if")
+
+    def table(rows: Any, *more: Any) -> Any:
+        for row in rows:
+            check(row)
+        return real(rows, *more)
+
+    real = columns.table
+    monkeypatch.setattr(columns, "check", check)
+    monkeypatch.setattr(columns, "table", table)
+    (manifest,) = book.commit(timeline, uri, END)
+    assert sum(len(span.damaged) for span in manifest.spans) <= 8 + len(manifest.spans)
+    damaged = read_archive(book.storage).damaged
+    places = [place for place in bad if place < before(END)]
+    assert places
+    assert all(any(start <= place < end for start, end in damaged) for place in places)
+
+
 def test_a_rotten_journal_costs_only_times(
     timeline: Timeline, uri: str, book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
