@@ -141,7 +141,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The archive, which has that commit. Raises SparkError."""
         archive = archive_at(storage_at(self._wanted.archive))
         if archive.last < number:
-            raise SparkError(f"{self._wanted.archive} ends at commit {archive.last}, the stream is at {number}")
+            raise SparkError(
+                f"{self._wanted.archive} ends at commit {archive.last}, the stream is at {number}"
+            )
         return archive
 
 
