@@ -44,7 +44,7 @@ PAGE = 100
 """Commits of one answer."""
 COMMITS: Query = {
     "since": Annotated[
-        int, msgspec.Meta(ge=0, le=(1 << 53) - 1, description="Only commits with a higher number")
+        int, msgspec.Meta(ge=0, le=10**15 - 1, description="Only commits with a higher number")
     ],
     "limit": Annotated[int, msgspec.Meta(ge=1, le=PAGE, description="Commits of a page")],
 }
@@ -299,7 +299,7 @@ class JobRoutes:
     @described("Commits of the archive whose manifests are in it", ADMIN, query=COMMITS)
     async def archive(self, request: web.Request) -> shapes.ArchivePage:
         text = request.query.get("since", "0")
-        since = int(text) if text.isascii() and text.isdigit() and len(text) <= 16 else -1
+        since = int(text) if text.isascii() and text.isdigit() and len(text) < 16 else -1
         row = self._archiving.archive.row
         if since < 0:
             raise FieldError("since", f"must be the number of a commit, not {text[:40]!r}")
