@@ -341,7 +341,7 @@ class LiveFile(NamedTuple):
 
 
 def day_to_compact(store: Store, row: ArchiveRow, wanted: str) -> tuple[str, list[LiveFile]]:
-    """A day that is archived to its end, and its files that count: by default the oldest one that has two
+    """A day that is archived to its end, and its files that count: by default the newest one that has two
     files of a table that no compaction has made. No files: there is none. Raises Corrupt."""
     live: dict[str, LiveFile] = {}
     for _, manifest in records(store):
@@ -351,7 +351,7 @@ def day_to_compact(store: Store, row: ArchiveRow, wanted: str) -> tuple[str, lis
     days: dict[str, list[LiveFile]] = {}
     for path, one in live.items():
         days.setdefault(day_of(path), []).append(one)
-    closed = [day for day in sorted(days) if _end_of(day) <= row.covered_ms]
+    closed = [day for day in sorted(days, reverse=True) if _end_of(day) <= row.covered_ms]
     day = wanted or next((day for day in closed if _is_worth_it(days[day])), "")
     return day, days[day][:FILES_MAX] if day in closed else []
 

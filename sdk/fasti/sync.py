@@ -523,7 +523,7 @@ class Jobs(Facade[_admin.Jobs]):
         return self._loop.run(self._inner.archive())
 
     def compact(self, date: str | None = None) -> Job:
-        """Compact the archive's files of a day, such as "2026-12-01", or of the oldest one that is worth it.
+        """Compact the archive's files of a day, such as "2026-12-01", or of the newest one that is worth it.
 
         Raises Refused with the slug `nothing-to-do` if there is none.
         """

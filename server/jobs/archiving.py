@@ -88,7 +88,7 @@ class Archiving:
         return await self._created(job)
 
     async def create_compaction(self, run: str, date: str = "", given: str = "") -> Job:
-        """Create a job that compacts a day, by default the oldest that is worth it. Raises JobRefused,
+        """Create a job that compacts a day, by default the newest that is worth it. Raises JobRefused,
         StoreFailed, Busy, Corrupt."""
         url = self.url_for(run, given)
         row = self.archive.row

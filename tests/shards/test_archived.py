@@ -94,6 +94,17 @@ def test_a_day_is_compacted_once_it_has_ended_and_not_again() -> None:
     assert [one.number for one in files] == [3], "if asked for"
 
 
+def test_the_newest_day_goes_first() -> None:
+    """One that cannot be compacted is tried when no other is left."""
+    days = [
+        manifest(number, quarter=day * 96 + number) for day in (0, 1) for number in (2 * day + 1, 2 * day + 2)
+    ]
+    for day, one in zip((2, 2, 3, 3), days, strict=True):
+        one.files[0] = replace(one.files[0], path=one.files[0].path.replace("01-02", f"01-0{day}"))
+    row = archived.ArchiveRow("t", "u", 1, 4, 4, 9 * DAY_MS)
+    assert archived.day_to_compact(stored(*days), row, "")[0] == "1970-01-03"
+
+
 def test_rows_that_cannot_be_decoded_are_found() -> None:
     store = stored(manifest(1))
     assert verify_tables(store) == []

@@ -86,7 +86,9 @@ async def archive(client: fasti.Client, out: Printer, wait: Wait = True) -> None
 async def compact(
     client: fasti.Client,
     out: Printer,
-    date: Annotated[str | None, typer.Option(help="A day, as in 2026-12-01. Default: the oldest.")] = None,
+    date: Annotated[
+        str | None, typer.Option(help="A day, as in 2026-12-01. Default: the newest that is worth it.")
+    ] = None,
     wait: Wait = True,
 ) -> None:
     """Compact the archive's files of a day; the server starts a Spark job for it."""
