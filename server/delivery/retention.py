@@ -71,7 +71,10 @@ class Retention:
         self.is_short, self.full = is_short, ""
         if self._archive.url:
             self._archive.look(self._archive.url)
-            if is_short and self._over(self._slices.retention_ms, self._floor.free):
+            kept, free = (self._over(self._slices.retention_ms, at) for at in (END, self._floor.free))
+            # What a place needs too is given up only if the archive has it.
+            is_held = free or (kept and before(kept[0].end_ms) > self.archived)
+            if is_short and is_held:
                 self.full = HELD
 
     async def settle(self) -> bool:

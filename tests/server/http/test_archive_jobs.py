@@ -608,7 +608,9 @@ async def test_no_place_is_given_up_for_what_the_archive_has_not(child: Child) -
     for _ in range(2):
         await server.app.housekeeping.run_due()
         assert core.floor.needed < end, "the group still has its messages"
-    await child.put(server.clock.now_ms + 1)  # the group holds the slices, not the archive alone
+    body = {"topic": "t/x", "payload": "", "deliver_in": 60}
+    refused = (await server.call("POST", "/v1/messages", body, status=503)).body
+    assert "wait for the archive" in refused["detail"], "to give the group up would free nothing"
     await child.archive()
     await server.app.housekeeping.run_due()
     await server.app.quiet()
