@@ -106,9 +106,10 @@ def _in_tasks(session: "SparkSession", job: Job, storage: Storage) -> Report:
     """The same by Spark, a part of the span in each task."""
     from .tasks import TASK_ROWS, each
 
-    quarters = (job.to_ms - job.from_ms) // QUARTER_MS
+    first_ms = job.from_ms - job.from_ms % QUARTER_MS
+    quarters = (job.to_ms - first_ms) // QUARTER_MS
     count = min(quarters, TASKS_MAX, rows_within(job) // TASK_ROWS + 1)
-    cuts = [job.from_ms + quarters * n // count * QUARTER_MS for n in range(count + 1)]
+    cuts = [max(job.from_ms, first_ms + quarters * n // count * QUARTER_MS) for n in range(count + 1)]
     given = structs.replace(job, token="", unpublished=(), manifests=())
 
     def work(index: int) -> dict[str, Any]:

@@ -75,8 +75,8 @@ class Archive:
 
     @property
     def floor_ms(self) -> int:
-        """What slices have from here on is there."""
-        return quarter(at_of(self._opened.directory.floor))
+        """What slices have from here on is there. It may be within a quarter of an hour."""
+        return at_of(self._opened.directory.floor)
 
     def named(self, given: str) -> str:
         """A caller's archive by its full name; empty: `slices.archive`. Raises ValueError."""

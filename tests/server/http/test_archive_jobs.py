@@ -16,8 +16,10 @@ from server.settings.config import Config, Slices
 from server.settings.times import format_ms
 from shards import archived
 from shards.archives import QUARTER_MS, file_name
+from shards.expiry import expire
 from shards.record import is_stub
 from shards.verify import verify_tables
+from tests.support.mover import counted
 from timeline.position import at_of, before
 
 from ..conftest import DAY_MS, MINUTE_MS, START_MS, Running, running
@@ -83,7 +85,7 @@ class Child:
             at_ms = at_of(place)
             piece = core.directory.find(at_ms)
             assert piece is not None
-            span = at_ms - at_ms % QUARTER_MS, *piece.home
+            span = max(at_ms - at_ms % QUARTER_MS, piece.start_ms), *piece.home
             rows[span] += 1
             live[span] += not is_stub(value)
             days[DAY] += not is_stub(value)
@@ -92,7 +94,7 @@ class Child:
                 "slice_ms": slice_ms,
                 "generation": generation,
                 "start_ms": at_ms,
-                "end_ms": at_ms + QUARTER_MS,
+                "end_ms": min(at_ms - at_ms % QUARTER_MS + QUARTER_MS, core.directory.get(slice_ms).end_ms),
                 "rows": rows[at_ms, slice_ms, generation],
                 "archived": live[at_ms, slice_ms, generation],
             }
@@ -413,6 +415,33 @@ async def test_damaged_files_are_written_again_and_only_then_dropped(child: Chil
     job = await child.create("expire")
     assert [one["number"] for one in job["manifests"]] == [1, 2]
     assert (await child.commit(job, slices=child.read_back(job)))["rows"] == 2
+
+
+async def test_what_is_left_of_a_quarter_is_written_again(
+    tmp_path: Path, config: Config, clock: SimulatedClock
+) -> None:
+    """A split has made slices that are narrower, and the first of them is dropped already."""
+    async with running(tmp_path / "data", config, clock) as server:
+        child = Child(server)
+        first = QUARTER + 4 * DAY_MS
+        cut = first + 5 * MINUTE_MS
+        await child.put(first + MINUTE_MS)
+        await child.put(cut + MINUTE_MS, 2)
+        (piece,) = server.app.core.directory
+        split = await child.create("split", slice=piece.start_ms)
+        await child.commit(split, cuts=[cut], pieces=counted(split, [cut]))
+        await child.pass_to(piece.end_ms + QUARTER_MS)
+        await child.archive()
+        await server.app.ask(lambda commit: expire(commit, [*server.app.core.directory][:1]))
+        await server.call("POST", "/v1/clock:advance", {"by": "P2D"})
+        job = await child.create("expire")
+        path = child.published[1]["files"][0]["path"]
+        await child.commit(job, faults=[{"path": path, "detail": "is missing"}])
+        again = await child.create("archive")
+        assert again["from_ms"] == cut
+        await child.commit(again, archived=child.report(again))
+        await child.publish(again)
+        assert (await child.expire())["rows"] == 2
 
 
 async def test_rows_that_could_not_be_read_are_named_and_hold_nothing(child: Child) -> None:
