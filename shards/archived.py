@@ -16,7 +16,7 @@ slice needs before it may be dropped.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import date, datetime
 from typing import NamedTuple
 
@@ -223,6 +223,10 @@ def faults_in(
     yield from _bound_faults(report, job, APPEND if again is None else AGAIN)
     yield from _span_faults(report)
     if again is not None:
+        if left := [
+            path for path, file in known.items() if file.table == MESSAGES and path not in report.replaces
+        ]:
+            yield "replaces", f"must have {left[0]} too: its day is written again"
         yield from _again_faults(report, again)
     else:
         written, in_files = sum(one.archived for one in report.spans), _rows(report.files, MESSAGES)
@@ -377,10 +381,16 @@ def _is_worth_it(files: Iterable[LiveFile]) -> bool:
     return len(fresh) > len({*fresh})
 
 
-def lost_paths(manifest: Manifest, faults: Iterable[str]) -> list[str]:
+def lost_paths(manifest: Manifest, faults: Collection[str], replaced: Collection[str]) -> list[str]:
     """Those of the paths that the commit can be asked for again: its manifest, and files that an append or
-    its repair has written."""
-    own = {manifest_name(manifest.number)}
-    if manifest.kind in (APPEND, AGAIN):
-        own |= {file.path for file in manifest.files}
-    return [path for path in faults if path in own]
+    its repair has written. The messages of a day are written together: with one of their files go the others,
+    and none of them if one is `replaced`."""
+    own, days = {manifest_name(manifest.number)}, dict[str, list[str]]()
+    for file in manifest.files if manifest.kind in (APPEND, AGAIN) else ():
+        day = day_of(file.path) if file.table == MESSAGES else file.path
+        days.setdefault(day, []).append(file.path)
+    lost = [path for path in faults if path in own]
+    for paths in days.values():
+        if not set(paths).isdisjoint(faults) and set(paths).isdisjoint(replaced):
+            lost += paths
+    return lost

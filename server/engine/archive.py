@@ -12,7 +12,7 @@ restart the next expiry finds them anew.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -147,11 +147,11 @@ class Archive:
 
     # -- what was found damaged
 
-    def plan_again(self, manifests: Iterable[Manifest], paths: Sequence[str]) -> list[str]:
+    def plan_again(self, manifests: Sequence[Manifest], paths: Sequence[str]) -> list[str]:
         """Have damaged files written again by the next archive job. Returns those that cannot be."""
-        found = set[str]()
+        found, replaced = set[str](), {path for one in manifests for path in one.replaces}
         for manifest in manifests:
-            lost = archived.lost_paths(manifest, paths)
+            lost = archived.lost_paths(manifest, paths, replaced)
             if lost and len(self.again) < AGAIN_MAX:
                 self.again[manifest.number] = lost
                 found.update(lost)

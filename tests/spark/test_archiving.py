@@ -351,6 +351,13 @@ def test_a_closed_day_is_compacted(world: World, shared_session: None) -> None:
     assert world.archived() == world.put_so_far
 
 
+def files_by_day(world: World) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for file in world.files():
+        found.setdefault(file.path.partition("/")[0], []).append(file.path)
+    return found
+
+
 def test_a_backfill_goes_through_spark(
     world: World, shared_session: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,3 +371,13 @@ def test_a_backfill_goes_through_spark(
     assert len({file.path.rpartition("-")[2] for file in world.files()}) > 3
     assert world.archived() == world.put_so_far
     assert world.faults() == []
+    day, paths = max(files_by_day(world).items(), key=lambda one: len(one[1]))
+    assert len(paths) > 1, "one of several of that day is lost"
+    (world.folder / paths[0]).unlink()
+    world.pass_time(4 * 86_400)
+    assert world.run("expire") == 1
+    assert world.run() == 0
+    assert len(files_by_day(world)[day]) == 1
+    assert world.archived() == world.put_so_far
+    assert world.run("expire") == 0
+    assert world.server.slices() == []

@@ -417,6 +417,25 @@ async def test_damaged_files_are_written_again_and_only_then_dropped(child: Chil
     assert (await child.commit(job, slices=child.read_back(job)))["rows"] == 2
 
 
+async def test_files_of_a_day_are_written_again_together(child: Child) -> None:
+    """A backfill has several. To replace only the damaged one would double the rows of the others."""
+    await child.server.call("POST", "/v1/clock:advance", {"by": "P2D"})
+    job = await child.create("archive")
+    report = child.report(job)
+    files = [file_of(job, "messages", DAY, 1, index) for index in range(2)]
+    await child.commit(job, archived={**report, "files": files})
+    await child.publish(job)
+    paths = [file["path"] for file in files]
+    job = await child.create("expire")
+    await child.commit(job, faults=[{"path": paths[1], "detail": "is missing"}])
+    again = await child.create("archive")
+    assert again["again"] == [{"number": 1, "paths": paths}]
+    await child.commit(again, 422, archived={**child.report(again), "replaces": paths[1:]})
+    await child.commit(again, archived=child.report(again))
+    await child.publish(again)
+    assert (await child.expire())["rows"] == 2
+
+
 async def test_what_is_left_of_a_quarter_is_written_again(
     tmp_path: Path, config: Config, clock: SimulatedClock
 ) -> None:
