@@ -15,11 +15,9 @@ written below `_manifests/`, last of its files: a file that no manifest names is
     again     has the rows of a span again, because files of it were missing or damaged: it replaces them
     compact   replaces the files of a day by few
 
-A drop is final. So the server, or the program that asks it to drop a slice, first reads the slice's files
-back (`fault_in`). Writing and Parquet are Spark's.
+Reading and writing are spark's.
 """
 
-import hashlib
 import os
 import re
 from pathlib import Path
@@ -198,21 +196,3 @@ def why_not_usable(folder: Path, *, is_written: bool = True) -> str:
         return f"{there} is not a directory"
     access = os.X_OK | (os.W_OK if is_written else os.R_OK)
     return "" if os.access(there, access) else f"{there} is not {'writable' if is_written else 'readable'}"
-
-
-def fault_in(folder: Path, file: ArchivedFile) -> str:
-    """Reads a file of the archive back. Returns what is wrong with it; empty: nothing. Blocks."""
-    path = folder / file.path
-    if Path(file.path).is_absolute() or ".." in path.parts:
-        return f"{file.path} is not inside {folder}"
-    try:
-        if not path.is_file():
-            return f"{path} is missing"
-        with path.open("rb") as opened:
-            size = os.fstat(opened.fileno()).st_size
-            if size != file.bytes:
-                return f"{path} has {size} bytes, not {file.bytes}"
-            is_same = hashlib.file_digest(opened, "sha256").hexdigest() == file.sha256
-    except OSError as error:
-        return f"{path} cannot be read: {error.strerror}"
-    return "" if is_same else f"{path} has other bytes than were written"
