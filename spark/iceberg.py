@@ -1,10 +1,10 @@
 """The archive as Iceberg tables: fasti.messages, fasti.deliveries and fasti.ends, by day.
 
 A commit is one snapshot of each table that it has files of. Files are registered as they are. Where files are
-replaced, entries are swapped: no row is read. A table's property `fasti.number` is the last commit in it, set
-together with its files. `fasti.all` of messages, the last table, says that all tables have that commit.
+replaced, entries are swapped: no row is read. A table's property `fasti.number` is the last commit that it
+has, set together with the files.
 
-    killed before `fasti.all`     the next call adds what is missing
+    killed between two tables     the next call adds what is missing
     two at once                   one meets another snapshot than it has read, and looks again
     a new catalog                 gets all that the archive has
 
@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from shards.archives import DELIVERIES, ENDS, MESSAGES, Manifest, is_local
 
 from .errors import ArchiveClash, SparkError
-from .manifests import Archive, read_archive, read_manifest
+from .manifests import Archive, read_archive
 from .parquet import SCHEMAS, TIMES
 from .parquet import Table as Name
 from .storage import CONNECT_S, REQUEST_S, Storage, s3_endpoint
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
 SPACE = "fasti"
 FOLDERS: dict[Name, str] = {DELIVERIES: "_deliveries/", ENDS: "_ends/", MESSAGES: "date="}
-"""In this order they are told: messages last."""
-NUMBER, ALL, TIMELINE, ARCHIVE = "fasti.number", "fasti.all", "fasti.timeline", "fasti.archive"
+NUMBER, TIMELINE, ARCHIVE = "fasti.number", "fasti.timeline", "fasti.archive"
 PROPERTIES = {
     "gc.enabled": "false",
     # A commit that met another one must look at the numbers again.
@@ -63,30 +62,21 @@ def add(catalog: str, storage: Storage, manifest: Manifest) -> None:
 
 
 def _add(catalog: "Catalog", storage: Storage, manifest: Manifest) -> None:
-    tables = _tables(catalog, manifest)
+    catalog.create_namespace_if_not_exists(SPACE)
+    tables = {name: _loaded(catalog, name) or _made(catalog, name, manifest.timeline) for name in FOLDERS}
     base = _base(storage)
     for table in tables.values():
         if table.properties[TIMELINE] != manifest.timeline:
             raise ArchiveClash("has the tables of another timeline")
         if _number(table) >= manifest.number and table.properties.get(ARCHIVE) != base:
             raise ArchiveClash("is ahead of this archive, as after a restore: drop its tables")
-    archive = _missing(storage, manifest, int(tables[MESSAGES].properties[ALL]))
+    is_next = min(map(_number, tables.values())) >= manifest.number - 1
+    archive = Archive([manifest]) if is_next else read_archive(storage).up_to(manifest.number)
     for name, table in tables.items():
         _update(table, name, base, archive, manifest)
         if len(table.metadata.snapshots) >= 2 * KEPT:
             found = sorted(table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
             table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in found[:-KEPT]]).commit()
-
-
-def _tables(catalog: "Catalog", manifest: Manifest) -> dict[Name, "Table"]:
-    """The tables in the order of `FOLDERS`. If one is made, all of the archive is looked at for it."""
-    catalog.create_namespace_if_not_exists(SPACE)
-    found = {name: _loaded(catalog, name) for name in FOLDERS}
-    messages = found[MESSAGES]
-    if messages is not None and None in found.values():
-        with messages.transaction() as change:
-            change.set_properties({ALL: "0"})
-    return {name: table or _made(catalog, name, manifest.timeline) for name, table in found.items()}
 
 
 def _loaded(catalog: "Catalog", name: Name) -> "Table | None":
@@ -105,7 +95,7 @@ def _loaded(catalog: "Catalog", name: Name) -> "Table | None":
 def _made(catalog: "Catalog", name: Name, timeline: str) -> "Table":
     from pyiceberg.transforms import DayTransform
 
-    own = {TIMELINE: timeline, NUMBER: "0", ALL: "0"}
+    own = {TIMELINE: timeline, NUMBER: "0"}
     with catalog.create_table_transaction(
         f"{SPACE}.{name}", SCHEMAS[name], properties={**PROPERTIES, **own}
     ) as made:
@@ -116,19 +106,13 @@ def _made(catalog: "Catalog", name: Name, timeline: str) -> "Table":
     return catalog.load_table(f"{SPACE}.{name}")
 
 
-def _missing(storage: Storage, manifest: Manifest, done: int) -> Archive:
-    """The commits after `done` up to this one."""
-    if done == 0:
-        return read_archive(storage).up_to(manifest.number)
-    before = (read_manifest(storage, number) for number in range(done + 1, manifest.number))
-    return Archive([*filter(None, before), manifest])
-
-
 def _update(table: "Table", name: Name, base: str, archive: Archive, manifest: Manifest) -> None:
     """Make one snapshot of the commits that the table lacks."""
     from pyiceberg.io.pyarrow import parquet_files_to_data_files
 
     known = _number(table)
+    if known >= manifest.number:
+        return
     later = Archive([one for one in archive.commits if one.number > known], [] if known else archive.old)
     new = {file.path for one in later.commits for file in one.files}
     gone = {f"{base}/{path}" for path in later.replaced - new if path.startswith(FOLDERS[name])}
@@ -143,9 +127,7 @@ def _update(table: "Table", name: Name, base: str, archive: Archive, manifest: M
                     files.delete_data_file(entry)
                 for entry in parquet_files_to_data_files(table.io, change.table_metadata, iter(paths)):
                     files.append_data_file(entry)
-            change.set_properties({**number, ARCHIVE: base})
-        if name == MESSAGES:
-            change.set_properties({ALL: str(manifest.number)})
+        change.set_properties({**number, ARCHIVE: base})
 
 
 def _entries(table: "Table", paths: set[str]) -> "list[DataFile]":

@@ -128,12 +128,6 @@ def read_archive(storage: Storage) -> Archive:
     return Archive(commits.values(), [one for one in found if isinstance(one, OldManifest)])
 
 
-def read_manifest(storage: Storage, number: int) -> Manifest | None:
-    """One commit; None: it is not there. Raises StorageFailed, SparkError."""
-    found = _decoded(storage, manifest_name(number))
-    return found if isinstance(found, Manifest) else None
-
-
 def write_all(storage: Storage, commits: Sequence[Manifest]) -> None:
     """Leave all manifests in one file, for readers; earlier such files go."""
     before = [one.path for one in storage.list(MANIFESTS) if one.path.endswith(ALL)]

@@ -7,7 +7,7 @@ import pytest
 
 from shards.archives import AGAIN, APPEND, COMPACT, ArchivedFile, DamagedRange, Manifest, Span, archive_url
 from spark.errors import SparkError
-from spark.manifests import Archive, OldManifest, read_archive, read_manifest, write_all
+from spark.manifests import Archive, OldManifest, read_archive, write_all
 from spark.storage import Missing, Storage, StorageFailed, storage_at
 from timeline.position import Position, position
 
@@ -138,8 +138,6 @@ def test_manifests_are_read_one_by_one_or_all_at_once(tmp_path: Path) -> None:
         "_manifests/1796083200000-0.json", b'{"start_ms": 0, "end_ms": 1, "generation": 0, "rows": 1}'
     )
     assert read_archive(storage).commits == commits
-    assert read_manifest(storage, 2) == commits[1]
-    assert read_manifest(storage, 9) is None
     write_all(storage, commits[:3])
     write_all(storage, commits[:4])
     for one in commits[:4]:
