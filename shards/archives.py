@@ -20,11 +20,14 @@ Reading and writing are spark's.
 
 import os
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import unquote, urlsplit
 
 import msgspec
+
+from timeline.slices import DAY_MS
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 STORES = ("s3", "gs", "abfs")
@@ -184,6 +187,16 @@ def file_name(table: str, date: str, number: int, job: str, index: int) -> str:
     """Path of a commit's file within the archive. `date`: 2026-12-01."""
     folder = "" if table == MESSAGES else f"_{table}/"
     return f"{folder}date={date}/{number:010d}-{job[:8]}-{index}.parquet"
+
+
+def date_of(at_ms: int) -> str:
+    """The day of an instant, UTC: 2026-12-01."""
+    return datetime.fromtimestamp(at_ms // 1_000, UTC).strftime("%Y-%m-%d")
+
+
+def dates_of(start_ms: int, end_ms: int) -> list[str]:
+    """The days that have a part of [start, end)."""
+    return [date_of(day * DAY_MS) for day in range(start_ms // DAY_MS, (end_ms - 1) // DAY_MS + 1)]
 
 
 def why_not_usable(folder: Path, *, is_written: bool = True) -> str:

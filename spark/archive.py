@@ -41,6 +41,7 @@ from shards.archives import (
     DamagedRange,
     Report,
     Span,
+    date_of,
     file_name,
 )
 from shards.errors import Corrupt
@@ -54,7 +55,6 @@ from . import columns, deliveries
 from .job import Job
 from .lease import Lease
 from .parquet import GROUP_BYTES, GROUP_ROWS, Table, row_groups, write_file
-from .publish import date_of, days_of
 from .snapshot import Snapshot, opened_snapshot
 from .storage import Storage, storage_at
 
@@ -168,7 +168,7 @@ class Writer:
         """The messages of the days of these files, which are replaced."""
         replaced = [path for path in paths if path.startswith("date=")]
         days = {path.partition("/")[0].removeprefix("date=") for path in replaced}
-        messages = (one for one in self._messages() if date_of(one[0]) in days)
+        messages = (one for one in self._messages() if date_of(one[0] * DAY_MS) in days)
         files = [*self._files(MESSAGES, messages)]
         return Report(AGAIN, self.start_ms, self.end_ms, self.spans, files, replaced)
 
@@ -234,7 +234,7 @@ class Writer:
                     yield start, end
 
     def _ends(self, read: Callable[[Store, int, int], Iterator[pa.Table]]) -> Dated:
-        for day in days_of(self.start_ms, self.end_ms):
+        for day in range(self.start_ms // DAY_MS, (self.end_ms - 1) // DAY_MS + 1):
             low_ms, high_ms = max(day * DAY_MS, self.start_ms), min((day + 1) * DAY_MS, self.end_ms)
             for table in read(self._snapshot.store, low_ms, high_ms):
                 yield day, table
@@ -242,7 +242,7 @@ class Writer:
     def _files(self, name: Table, tables: Dated) -> Iterator[ArchivedFile]:
         """Write a file a day."""
         for day, same in groupby(tables, key=itemgetter(0)):
-            path = file_name(name, date_of(day), self._job.number, self._job.id, self._index)
+            path = file_name(name, date_of(day * DAY_MS), self._job.number, self._job.id, self._index)
             groups = row_groups(table for _, table in same)
             if (file := write_file(self._storage, path, name, groups)) is not None:
                 yield file

@@ -1,7 +1,7 @@
 """Compaction: a closed day's files of each table become few, sorted and with a Bloom filter on the id.
 
     work     Spark tasks write the new files: a commit, which replaces the day's
-    after    once its manifest is written: the replaced files go to _replaced/, for a week
+    after    of any commit, once its manifest is written: what it replaces goes to _replaced/, for a week
 
 Each append covers later positions than the one before it. So the files of a day, by their first rows, are one
 sorted run, and a task joins them row group by row group. What a task reads has the sum that its commit says.
@@ -27,7 +27,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from shards.archives import COMPACT, FILES_MAX, MESSAGES, TABLES, ArchivedFile, Manifest, Report, file_name
+from shards.archives import (
+    COMPACT,
+    FILES_MAX,
+    MESSAGES,
+    TABLES,
+    ArchivedFile,
+    Manifest,
+    Report,
+    dates_of,
+    file_name,
+)
 from shards.state import WITHHELD
 from timeline.slices import DAY_MS
 
@@ -83,9 +93,19 @@ def work(session: "SparkSession", job: Job, storage: Storage) -> Report | None:
 
 
 def after(storage: Storage, manifest: Manifest, now_s: float | None = None) -> None:
-    """Move what a published commit replaces out of the way. A compaction also deletes what was replaced a
-    week ago, and what other tries have left in its folders. It may run twice, and late: it goes by manifests.
-    Raises StorageFailed."""
+    """Delete what other tries of a published commit have left in its folders, and move what it replaces out
+    of the way. A compaction also looks after the tries of commits before it, and deletes what was replaced a
+    week ago. It may run twice, and late: it goes by manifests. Raises StorageFailed."""
+    commits = read_archive(storage).commits if manifest.kind == COMPACT else [manifest]
+    named = {f"{one.number:010d}": {file.path for file in one.files} for one in commits}
+    dates = dates_of(manifest.start_ms, manifest.end_ms)
+    paths = [file_name(table, date, manifest.number, "", 0) for table in TABLES for date in dates]
+    paths += [file.path for file in manifest.files]
+    for folder in {path.rpartition("/")[0] for path in paths}:
+        for entry in storage.list(folder):
+            number = entry.path.removeprefix(f"{folder}/").partition("-")[0]
+            if entry.path not in named.get(number, {entry.path}):
+                storage.delete(entry.path)
     for path in manifest.replaces:
         with suppress(Missing):
             storage.move(path, f"{REPLACED}/{path}")
@@ -95,13 +115,6 @@ def after(storage: Storage, manifest: Manifest, now_s: float | None = None) -> N
     for entry in storage.list(REPLACED, recursive=True):
         if entry.changed_s < until_s:
             storage.delete(entry.path)
-    commits = read_archive(storage).commits
-    named = {f"{one.number:010d}": {file.path for file in one.files} for one in commits}
-    for folder in {file.path.rpartition("/")[0] for file in manifest.files}:
-        for entry in storage.list(folder):
-            number = entry.path.removeprefix(f"{folder}/").partition("-")[0]
-            if entry.path not in named.get(number, {entry.path}):
-                storage.delete(entry.path)
     write_all(storage, commits)
 
 

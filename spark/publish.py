@@ -10,12 +10,10 @@ is followed by the next job, which gets the commit as `unpublished`.
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 
 import msgspec
 
-from shards.archives import MANIFESTS, MARKER, TABLES, VERSION, Manifest, file_name, manifest_name
-from timeline.slices import DAY_MS
+from shards.archives import MANIFESTS, MARKER, TABLES, VERSION, Manifest, dates_of, file_name, manifest_name
 
 from .compact import after
 from .errors import ArchiveClash
@@ -75,21 +73,7 @@ def publish(storage: Storage, manifest: Manifest, catalog: str | None = None) ->
         from .iceberg import add
 
         add(catalog, storage, manifest)
-    clear_orphans(storage, manifest)
     after(storage, manifest)
-
-
-def clear_orphans(storage: Storage, manifest: Manifest) -> None:
-    """Delete files of other tries of a recorded commit. No earlier: a program that is late, and does not know
-    that its job was aborted, must not touch what another one has committed."""
-    named = {file.path for file in manifest.files}
-    dates = {date_of(day) for day in days_of(manifest.start_ms, manifest.end_ms)}
-    paths = {file_name(table, date, manifest.number, manifest.job, 0) for table in TABLES for date in dates}
-    for path in {folder_of(path) for path in paths | named}:
-        for entry in storage.list(path):
-            number = entry.path.removeprefix(f"{path}/").partition("-")[0]
-            if number == f"{manifest.number:010d}" and entry.path not in named:
-                storage.delete(entry.path)
 
 
 @contextmanager
@@ -99,26 +83,13 @@ def cleared(storage: Storage, job: Job) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        dates = [job.date] if job.date else [date_of(day) for day in days_of(job.from_ms, job.to_ms)]
+        dates = [job.date] if job.date else dates_of(job.from_ms, job.to_ms)
         with suppress(StorageFailed):
-            for folder in {folder_of(file_name(table, one, 0, "", 0)) for table in TABLES for one in dates}:
-                for entry in storage.list(folder):
-                    if entry.path.startswith(f"{folder}/{job.number:010d}-{job.id[:8]}-"):
+            for first in (file_name(table, one, job.number, job.id, 0) for table in TABLES for one in dates):
+                for entry in storage.list(first.rpartition("/")[0]):
+                    if entry.path.startswith(first.removesuffix("0.parquet")):
                         storage.delete(entry.path)
         raise
-
-
-def folder_of(path: str) -> str:
-    return path.rpartition("/")[0]
-
-
-def days_of(start_ms: int, end_ms: int) -> range:
-    """Days since the epoch that have a part of [start, end)."""
-    return range(start_ms // DAY_MS, (end_ms - 1) // DAY_MS + 1)
-
-
-def date_of(day: int) -> str:
-    return datetime.fromtimestamp(day * DAY_MS // 1000, UTC).strftime("%Y-%m-%d")
 
 
 def write_manifest(storage: Storage, manifest: Manifest) -> None:
