@@ -5,6 +5,8 @@ The sum is of what was written, not of what is there afterwards: a file that dif
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from io import RawIOBase
+from itertools import chain
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -29,32 +31,25 @@ SCHEMAS: dict[Table, pa.Schema] = {
 }
 
 
-class _Summed:
+class _Summed(RawIOBase):
     """A file to write to that knows what it should have."""
 
     def __init__(self, file: pa.NativeFile) -> None:
         self._file = file
-        self._sum = hashlib.sha256()
+        self.sum = hashlib.sha256()
         self.bytes = 0
-        self.closed = False
 
-    def write(self, data: bytes) -> int:
-        self._sum.update(data)
+    def write(self, data: Any) -> int:
+        self.sum.update(data)
         self.bytes += len(data)
         self._file.write(data)
         return len(data)
 
+    def writable(self) -> bool:
+        return True
+
     def tell(self) -> int:
         return self.bytes
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None:
-        self.closed = True
-
-    @property
-    def sha256(self) -> str:
-        return self._sum.hexdigest()
 
 
 def write_file(
@@ -67,21 +62,17 @@ def write_file(
         return None
     rows = withheld = 0
     options.setdefault("use_dictionary", columns.DICTIONARY if name == MESSAGES else True)
-    first_ms, last_ms = _ms(first, name, 0), 0
     with storage.writing(path) as file:
         summed = _Summed(file)
-        with pq.ParquetWriter(
-            pa.PythonFile(summed, "w"), SCHEMAS[name], compression="zstd", **options
-        ) as writer:
-            group: pa.Table | None = first
-            while group is not None:
+        with pq.ParquetWriter(summed, SCHEMAS[name], compression="zstd", **options) as writer:
+            for group in chain([first], groups):
                 writer.write_table(group, row_group_size=group.num_rows)
                 rows += group.num_rows
-                last_ms = _ms(group, name, group.num_rows - 1)
+                last_ms = _ms(group, name, -1)
                 if name == MESSAGES:
                     withheld += pc.sum(pc.equal(group["state"], WITHHELD)).as_py()
-                group = next(groups, None)
-    written = ArchivedFile(path, rows, summed.bytes, summed.sha256, name, first_ms, last_ms, withheld)
+    found = rows, summed.bytes, summed.sum.hexdigest(), name, _ms(first, name, 0), last_ms, withheld
+    written = ArchivedFile(path, *found)
     if fault := storage.fault_in(written):
         raise StorageFailed(fault)
     return written
