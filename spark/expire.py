@@ -6,10 +6,9 @@ A manifest that is missing is written again, as it is known; a file that is miss
 the server has it written again while it still has the rows.
 """
 
-from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
-from shards.archives import MESSAGES, ArchivedFile
 from timeline.position import before
 from timeline.slices import Home
 
@@ -37,6 +36,8 @@ def rows_of(snapshot: Snapshot, home: Home) -> int:
 def read_back(job: Job, lease: Lease) -> tuple[list[Line], list[Line]]:
     """Read the archive of a job's slices. Returns the `slices` to commit and the `faults`, one of them empty.
     Raises ArchiveClash, StorageFailed."""
+    from .archived import over
+    from .manifests import Archive
     from .publish import check, write_manifest
     from .storage import storage_at
 
@@ -45,7 +46,9 @@ def read_back(job: Job, lease: Lease) -> tuple[list[Line], list[Line]]:
         check(storage, timeline)
     for manifest in job.manifests:
         write_manifest(storage, manifest)
-    files = list(_needed(job))
+    live = Archive(job.manifests).files()
+    needed = [over(live, piece.start_ms, piece.end_ms - 1) for piece in job.slices]
+    files = list(dict.fromkeys(chain.from_iterable(needed)))
     done: list[str] = []
     lease.follow(lambda: (len(done), len(files)))
     faults = []
@@ -61,17 +64,6 @@ def read_back(job: Job, lease: Lease) -> tuple[list[Line], list[Line]]:
         own = [span for (*home, _), span in spans.items() if (*home,) == piece.home]
         lines.append(_line(piece.home, sum(one.rows for one in own), sum(one.archived for one in own)))
     return ([], faults) if faults else (lines, [])
-
-
-def _needed(job: Job) -> Iterator[ArchivedFile]:
-    """The files that count and have messages of the slices."""
-    replaced = {path for one in job.manifests for path in one.replaces}
-    for file in (file for one in job.manifests for file in one.files):
-        is_needed = any(
-            piece.start_ms <= file.last_ms and file.first_ms < piece.end_ms for piece in job.slices
-        )
-        if is_needed and file.table == MESSAGES and file.path not in replaced:
-            yield file
 
 
 def _line(home: Home, rows: int, archived: int) -> Line:

@@ -51,12 +51,6 @@ class Again(msgspec.Struct, frozen=True):
     paths: list[str]
 
 
-class DayFile(ArchivedFile, frozen=True):
-    """A file of a day to compact, and the number of the commit that brought it."""
-
-    number: int = 0
-
-
 class Job(msgspec.Struct):
     """A job. `token` is empty if the server keeps it. `slice`: of a split, and the only one of `slices`."""
 
@@ -87,7 +81,7 @@ class Job(msgspec.Struct):
     manifests: tuple[Manifest, ...] = ()
     """Of an expiry: the commits with the rows of its slices."""
     date: str | None = None
-    files: tuple[DayFile, ...] = ()
+    files: tuple[ArchivedFile, ...] = ()
     """Of a compaction: the day, and its files."""
     manifest: Manifest | None = None
     """What was recorded of this job."""
