@@ -2,29 +2,35 @@
 
 A file is read where its manifest says, or, if a compaction has moved it since, below `_replaced/`. Row groups
 that the filter cannot match are skipped by their statistics. Columns that an older file lacks are null.
+
+Only *withheld* messages come twice, the second time later under their old id: the last row counts
+(`withheld_in`, `last_rows`, `standing`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyarrow.dataset import Expression, ParquetFileFormat
+from pyarrow.dataset import Expression, ParquetFileFormat, field
 
-from shards.archives import MARKER, ArchivedFile
+from shards.archives import MARKER, MESSAGES, ArchivedFile
+from shards.state import WITHHELD
 from timeline.slices import DAY_MS
 
 from .columns import TIME
 from .errors import SparkError
-from .manifests import Archive, read_archive
+from .manifests import READS, Archive, read_archive
 from .parquet import SCHEMAS, TIMES, Table
 from .storage import Missing, Storage, StorageFailed
 
 REPLACED = "_replaced/"
 BATCH_ROWS = 8_192
 PIECE_ROWS = 250_000
+TIME_END = 1 << 48
 SPARK_TIME = pa.timestamp("us", "UTC")
 
 
@@ -73,6 +79,12 @@ def over(files: Iterable[ArchivedFile], low: int, high: int) -> list[ArchivedFil
     return [file for file in files if bounds_of(file)[0] <= high and bounds_of(file)[1] >= low]
 
 
+def between(name: str, low: int, high: int) -> Expression:
+    """low <= a column of times <= high, ms."""
+    bounds = pa.array([low, high], pa.int64()).cast(TIME)
+    return (field(name) >= bounds[0]) & (field(name) <= bounds[1])
+
+
 def pieces_of(file: ArchivedFile) -> list[Piece]:
     """A file in pieces of at most about `PIECE_ROWS` rows."""
     shares = -(-file.rows // PIECE_ROWS) or 1
@@ -115,3 +127,51 @@ def _opened(storage: Storage, path: str) -> Iterator[pa.NativeFile]:
             f"{storage.name}/{path} is missing, and below {REPLACED} too: "
             "python -m spark verify --archive says what else is"
         ) from None
+
+
+def withheld_in(storage: Storage, files: Iterable[ArchivedFile], most: int) -> dict[str, int]:
+    """The last `at` of each id that was withheld. Raises SparkError if there are more than `most`."""
+    found: dict[str, int] = {}
+    for name, at_ms, _ in _states(
+        storage, [one for one in files if one.withheld], field("state") == WITHHELD
+    ):
+        found[name] = max(at_ms, found.get(name, 0))
+        if len(found) > most:
+            raise SparkError(f"{storage.name} has more than {most:,} withheld messages")
+    return found
+
+
+def last_rows(
+    storage: Storage, files: Iterable[ArchivedFile], names: Iterable[str], since: int
+) -> dict[str, tuple[int, str]]:
+    """(`at`, state) of the last row of each of these ids."""
+    found: dict[str, tuple[int, str]] = {}
+    wanted = sorted(names)
+    where = field("id").isin(wanted) & between("at", since, TIME_END)
+    for name, at_ms, state in _states(storage, files if wanted else (), where):
+        found[name] = max((at_ms, state), found.get(name, (0, "")))
+    return found
+
+
+def _states(
+    storage: Storage, files: Iterable[ArchivedFile], where: Expression
+) -> Iterator[tuple[str, int, str]]:
+    """(id, `at`, state) of these rows."""
+
+    def read(file: ArchivedFile) -> list[pa.RecordBatch]:
+        return [*read_piece(storage, Piece(file.path, file.rows), MESSAGES, ("id", "at", "state"), where)]
+
+    with ThreadPoolExecutor(READS) as threads:
+        for batch in chain.from_iterable(threads.map(read, files)):
+            yield from _known(batch)
+
+
+def standing(rows: pa.Table, last: Mapping[str, int]) -> pa.Table:
+    """The rows, of a table or batch, but those withheld before the `at` that `last` has of their id."""
+    stands = [state != WITHHELD or at_ms >= last.get(name, 0) for name, at_ms, state in _known(rows)]
+    return rows.filter(pa.array(stands, pa.bool_()))
+
+
+def _known(rows: pa.Table) -> Iterator[tuple[str, int, str]]:
+    at_ms = rows["at"].cast(TIME).cast(pa.int64())
+    return zip(rows["id"].to_pylist(), at_ms.to_pylist(), rows["state"].to_pylist(), strict=True)

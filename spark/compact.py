@@ -10,13 +10,12 @@ Killed at any point, the manifests name either the old files or the new ones.
 A message that nobody had got may have come again later, under its id. Its earlier row is left out, if the
 later one is archived by then, within LOOK_MS. Readers leave it out anyhow.
 
-Memory: a few row groups, or one file of READ_MAX.
+Memory: a few row groups. A file is read twice: for its sum, and its rows.
 """
 
-import hashlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from shards.archives import (
@@ -38,9 +36,9 @@ from shards.archives import (
     dates_of,
     file_name,
 )
-from shards.state import WITHHELD
 from timeline.slices import DAY_MS
 
+from .archived import last_rows, standing, withheld_in
 from .errors import SparkError
 from .job import Job
 from .manifests import Archive, read_archive, write_all
@@ -54,8 +52,6 @@ REPLACED = "_replaced"
 KEPT_S = 7 * 86_400.0
 FILE_MAX = 512 << 20
 """Bytes that become one file: of a day above it, half of that at least."""
-READ_MAX = 64 << 20
-"""A larger file is not read at once, but twice: for its sum, and its rows."""
 LOOK_MS = 8 * DAY_MS
 WITHHELD_MAX = 1_000_000
 """With more such rows in a file to be, all stay."""
@@ -140,7 +136,7 @@ def joined(storage: Storage, part: Part) -> ArchivedFile | None:
     """Write one file of a part's; None: all of its rows came again. Raises StorageFailed, SparkError."""
     table = part.files[0].table
     last = last_of(storage, part) if table == MESSAGES else {}
-    rows = (_without(last, batch) if last else batch for batch in _rows(storage, part.files))
+    rows = (standing(batch, last) if last else batch for batch in _rows(storage, part.files))
     keys = [pq.SortingColumn(SCHEMAS[table].get_field_index(TIMES[table]))]
     blooms = BLOOM if "id" in SCHEMAS[table].names else None
     how = {"sorting_columns": keys, "bloom_filter_options": blooms}
@@ -151,23 +147,15 @@ def last_of(storage: Storage, part: Part) -> dict[str, int]:
     """Of the ids that the part has as withheld, the last `at` (ms) of each."""
     if not 0 < sum(one.withheld for one in part.files) <= WITHHELD_MAX:
         return {}
-    some = [one for one in part.files if one.withheld]
-    found: set[str] = set()
-    for batch in _read(storage, some, ["id", "state"]):
-        found.update(batch.filter(pc.equal(batch["state"], WITHHELD))["id"].to_pylist())
-    wanted = pa.array(sorted(found), pa.string())
-    last: dict[str, int] = {}
-    for batch in _read(storage, [*part.files, *part.later], ["id", "at"]):
-        batch = batch.filter(pc.is_in(batch["id"], wanted))
-        for name, at_ms in zip(batch["id"].to_pylist(), _ms(batch["at"]), strict=True):
-            last[name] = max(at_ms, last.get(name, 0))
-    return last
+    withheld = withheld_in(storage, part.files, WITHHELD_MAX)
+    found = last_rows(storage, [*part.files, *part.later], withheld, 0)
+    return {name: at_ms for name, (at_ms, _) in found.items()}
 
 
 def _rows(storage: Storage, files: Sequence[ArchivedFile]) -> Iterator[pa.Table]:
     """All rows of files, as today's schema has them. Raises SparkError unless they are in order."""
     schema, last_ms = SCHEMAS[files[0].table], 0
-    for batch in _read(storage, files, None):
+    for batch in _read(storage, files):
         times = _ms(batch[TIMES[files[0].table]])
         if len(times) and (times[0] < last_ms or np.any(np.diff(times) < 0)):
             raise SparkError(
@@ -181,34 +169,15 @@ def _rows(storage: Storage, files: Sequence[ArchivedFile]) -> Iterator[pa.Table]
         yield pa.Table.from_arrays(columns, schema=schema)
 
 
-def _read(storage: Storage, files: Iterable[ArchivedFile], names: list[str] | None) -> Iterator[pa.Table]:
-    """The rows of files, by row groups. Raises StorageFailed for a file with other bytes than its
+def _read(storage: Storage, files: Iterable[ArchivedFile]) -> Iterator[pa.Table]:
+    """The rows of files, in parts of a row group. Raises StorageFailed for a file with other bytes than its
     commit says."""
     for file in files:
-        with _opened(storage, file) as opened, pq.ParquetFile(opened) as parquet:
-            for number in range(parquet.num_row_groups):
-                yield parquet.read_row_group(number, names)
-
-
-@contextmanager
-def _opened(storage: Storage, file: ArchivedFile) -> Iterator[pa.NativeFile]:
-    """A file that has been summed."""
-    if file.bytes > READ_MAX:
         if fault := storage.fault_in(file):
             raise StorageFailed(fault)
-        with storage.opened(file.path) as opened:
-            yield opened
-        return
-    data = storage.read(file.path)
-    if len(data) != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
-        raise StorageFailed(f"{storage.name}/{file.path} has other bytes than were written")
-    yield pa.BufferReader(data)
-
-
-def _without(last: Mapping[str, int], batch: pa.Table) -> pa.Table:
-    """The rows but those withheld that come again."""
-    pairs = zip(batch["id"].to_pylist(), batch["state"].to_pylist(), _ms(batch["at"]), strict=True)
-    return batch.filter(pa.array([state != WITHHELD or last[name] <= at_ms for name, state, at_ms in pairs]))
+        with storage.opened(file.path) as opened, pq.ParquetFile(opened) as parquet:
+            for batch in parquet.iter_batches(GROUP_ROWS):
+                yield pa.Table.from_batches([batch])
 
 
 def _ms(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:

@@ -17,7 +17,6 @@ from functools import reduce
 from operator import and_
 from typing import Any
 
-import pyarrow as pa
 from pyarrow.dataset import Expression, field, scalar
 from pyspark.sql.datasource import (
     EqualTo,
@@ -34,6 +33,7 @@ from shards.archives import MESSAGES, archive_url
 from shards.state import STATES
 from timeline.filters import FilterError, check_filter, matches
 
+from .archived import between
 from .parquet import SCHEMAS, Table
 
 LOW, HIGH = -(1 << 62), 1 << 62
@@ -54,12 +54,6 @@ class Range:
 
     def holds(self, value: int) -> bool:
         return self.low <= value <= self.high
-
-
-def between(name: str, low: int, high: int) -> Expression:
-    """low <= a column of times of the archive <= high, ms."""
-    bounds = pa.array([low, high], pa.int64()).cast(pa.timestamp("ms", "UTC"))
-    return (field(name) >= bounds[0]) & (field(name) <= bounds[1])
 
 
 @dataclass(frozen=True, slots=True)

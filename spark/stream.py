@@ -32,11 +32,11 @@ from pyspark.sql.types import StructType
 
 from shards.archives import APPEND, Manifest
 
-from .archived import PIECE_ROWS, Piece, archive_at, over, pieces_of, read_piece, table_schema
+from .archived import PIECE_ROWS, Piece, archive_at, between, over, pieces_of, read_piece, table_schema
 from .errors import SparkError
 from .manifests import Archive
 from .parquet import TIMES
-from .pushdown import Wanted, between, wanted_of
+from .pushdown import Wanted, wanted_of
 from .storage import storage_at
 from .tasks import grouped
 from .worker import in_a_line

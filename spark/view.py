@@ -29,12 +29,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyarrow.dataset import Expression
-from pyarrow.dataset import field as column
 
 from shards import keys
 from shards.archived import archive_row
-from shards.archives import MESSAGES, ArchivedFile
+from shards.archives import MESSAGES
 from shards.errors import Corrupt
 from shards.record import decode, id_at, is_moved
 from shards.state import WITHHELD, Journal, state_of
@@ -42,18 +40,26 @@ from shards.store import Table
 from shards.unreadable import readable, tried
 from timeline.position import HELD_SHARD, ID_BYTES, Position, at_of, id_text, parse_id
 
-from .archived import Piece, over, read_piece, table_schema
-from .columns import TIME
+from .archived import (
+    TIME_END,
+    Piece,
+    between,
+    last_rows,
+    over,
+    read_piece,
+    standing,
+    table_schema,
+    withheld_in,
+)
 from .errors import SparkError
 from .manifests import READS, Archive
-from .pushdown import Predicate, between
+from .pushdown import Predicate
 from .snapshot import Snapshot
 from .storage import Storage
 
 IDS_MAX = 50_000_000
 """Ids beyond the horizon that a task can hold, 16 bytes each."""
 LOOKED_UP_MAX = 1_000_000
-TIME_END = 1 << 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +95,10 @@ def view_of(storage: Storage, archive: Archive, snapshot: Snapshot | None, node:
         raise SparkError(f"{storage.name} is the archive of another timeline than the backup's")
     files = archive.files()
     after_ms = TIME_END if snapshot is None else at_of(snapshot.cursor.horizon)
-    withheld = _withheld_in(storage, files)
+    withheld = withheld_in(storage, files, LOOKED_UP_MAX)
     known = _looked_up(archive, snapshot, node, withheld) if snapshot is not None else {}
     since = min([*withheld.values(), *(one.at_ms for one in known.values())], default=TIME_END)
-    found = _last_rows(storage, over(files, since, TIME_END), {*withheld, *known}, since)
+    found = last_rows(storage, over(files, since, TIME_END), {*withheld, *known}, since)
     last = {name: found[name][0] for name in withheld}
     kept = []
     for name, one in known.items():
@@ -140,41 +146,6 @@ def _looked_up(archive: Archive, snapshot: Snapshot, node: int, withheld: Iterab
     return found
 
 
-def _withheld_in(storage: Storage, files: Iterable[ArchivedFile]) -> dict[str, int]:
-    """The last `at` of each id that was withheld."""
-    found: dict[str, int] = {}
-    some = [file for file in files if file.withheld]
-    for name, at_ms, _ in _states(storage, some, column("state") == WITHHELD):
-        found[name] = max(at_ms, found.get(name, 0))
-        if len(found) > LOOKED_UP_MAX:
-            raise SparkError(f"{storage.name} has more than {LOOKED_UP_MAX:,} withheld messages")
-    return found
-
-
-def _last_rows(
-    storage: Storage, files: Iterable[ArchivedFile], names: set[str], since: int
-) -> dict[str, tuple[int, str]]:
-    """(`at`, state) of the last row of each of these ids."""
-    found: dict[str, tuple[int, str]] = {}
-    where = column("id").isin(sorted(names)) & between("at", since, TIME_END)
-    for name, at_ms, state in _states(storage, files if names else (), where):
-        found[name] = max((at_ms, state), found.get(name, (0, "")))
-    return found
-
-
-def _states(
-    storage: Storage, files: Iterable[ArchivedFile], where: Expression
-) -> Iterator[tuple[str, int, str]]:
-    """(id, `at`, state) of these rows."""
-
-    def read(file: ArchivedFile) -> list[pa.RecordBatch]:
-        return [*read_piece(storage, Piece(file.path, file.rows), MESSAGES, ("id", "at", "state"), where)]
-
-    with ThreadPoolExecutor(READS) as threads:
-        for batch in chain.from_iterable(threads.map(read, files)):
-            yield from zip(batch[0].to_pylist(), _ms(batch[1]), batch[2].to_pylist(), strict=True)
-
-
 def read_archived(
     storage: Storage, piece: Piece, names: Sequence[str], predicate: Predicate, view: View
 ) -> Iterator[pa.RecordBatch]:
@@ -188,9 +159,7 @@ def read_archived(
             wanted = [topic for topic in batch["topic"].unique().to_pylist() if predicate.wants_topic(topic)]
             some = some.filter(pc.is_in(batch["topic"], pa.array(wanted, pa.string())))
         if is_doubtful:
-            rows = zip(some["id"].to_pylist(), _ms(some["at"]), some["state"].to_pylist(), strict=True)
-            stands = [state != WITHHELD or at_ms >= view.last.get(name, 0) for name, at_ms, state in rows]
-            some = some.filter(pa.array(stands, pa.bool_()))
+            some = standing(some, view.last)
         yield some.select(names)
 
 
@@ -226,7 +195,3 @@ def packed(ids: pa.Array) -> NDArray[Any]:
 def _is_in(ranges: Sequence[tuple[int, int]], at_ms: int) -> bool:
     index = bisect_right(ranges, (at_ms, TIME_END)) - 1
     return index >= 0 and at_ms < ranges[index][1]
-
-
-def _ms(times: pa.Array) -> list[int]:
-    return list(times.cast(TIME).cast(pa.int64()).to_pylist())
