@@ -27,6 +27,7 @@ from shards.archives import (
     MESSAGES,
     ArchivedFile,
     Manifest,
+    Span,
     manifest_name,
 )
 from timeline.position import Position, at_of
@@ -58,10 +59,10 @@ class Archive:
 
     def __init__(self, commits: Iterable[Manifest], old: Iterable[OldManifest] = ()) -> None:
         self.commits = sorted(commits, key=lambda one: one.number)
-        first = next((one.start_ms for one in self.commits if one.kind == APPEND), None)
-        self.old = sorted(
-            (one for one in old if first is None or one.start_ms < first), key=lambda one: one.start_ms
-        )
+        self.old = sorted(old, key=lambda one: one.start_ms)
+        until_ms = max((one.end_ms for one in self.old), default=0)
+        spans = [span for one in self.commits for span in one.spans if span.start_ms < until_ms]
+        self.old = [one for one in self.old if not any(_overlap(one, span) for span in spans)]
 
     @property
     def last(self) -> int:
@@ -110,6 +111,10 @@ class Archive:
         index = bisect_right(self.covered, (at_ms, 1 << 62)) - 1
         is_covered = index >= 0 and at_ms < self.covered[index][1]
         return is_covered and not any(start <= place < end for start, end in self.damaged)
+
+
+def _overlap(one: OldManifest, span: Span) -> bool:
+    return one.start_ms < span.end_ms and span.start_ms < one.end_ms
 
 
 def read_archive(storage: Storage) -> Archive:

@@ -8,14 +8,16 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
 from shards.archived import STATE, ArchiveRow
-from shards.archives import QUARTER_MS
+from shards.archives import QUARTER_MS, manifest_name
 from shards.store import Table
 from shards.tables import encode_row
 from spark.columns import SCHEMA
@@ -173,6 +175,25 @@ def test_an_archive_of_before_counts_where_no_commit_has_it_again(tmp_path: Path
     assert len(found) == new.files[0].rows + 3
     assert [row["slice"] is None for row in sorted(found, key=itemgetter("at"))] == [True] * 3 + [False] * 5
     assert len(rows_of(archive=str(tmp_path), due_to=str(NOW), columns="id")) == 3
+
+
+def test_an_old_slice_narrower_than_a_quarter_counts_too(tmp_path: Path) -> None:
+    """A split had cut it; the first commit begins in the same quarter of an hour, with the slice after it."""
+    archive = Archived(storage_at(str(tmp_path)))
+    start, middle = NOW // QUARTER_MS * QUARTER_MS, NOW // QUARTER_MS * QUARTER_MS + 300_000
+    made = archive.append([message("b" * 32, middle, slice=middle)])
+    spans = [replace(made.spans[0], start_ms=middle)]
+    archive.storage.write(manifest_name(1), msgspec.json.encode(replace(made, spans=spans)))
+    date = f"date={datetime.fromtimestamp(start // 1_000, UTC):%Y-%m-%d}"
+    for name, at in (("a" * 32, start), ("b" * 32, middle)):
+        path = f"{date}/{at}-1.parquet"
+        with archive.storage.writing(path) as file:
+            pq.write_table(pa.Table.from_pylist([message(name, at)], SCHEMA), file)
+        size, digest = archive.storage.sum_of(path)
+        old = {"start_ms": at, "end_ms": at + 300_000, "generation": 1, "rows": 1}
+        entry = {"path": path, "rows": 1, "bytes": size, "sha256": digest}
+        archive.storage.write(f"_manifests/{at}-1.json", json.dumps({**old, "files": [entry]}).encode())
+    assert [row["id"][0] for row in rows_of(archive=str(tmp_path), columns="id")] == ["a", "b"]
 
 
 def test_what_a_compaction_moves_meanwhile_is_read_where_it_is(tmp_path: Path) -> None:
