@@ -10,7 +10,8 @@ Rows are in position order. Stubs of moves are not archived: the message is wher
 retries: the message was written before. Cancelled messages are archived without payload. What cannot be read
 is left out, and the commit names it.
 
-Memory: one row group. A quarter of an hour ends a commit that has ROWS_MAX rows; the next one goes on there.
+Memory: one row group. A quarter of an hour ends a commit that has ROWS_MAX rows or BYTES_MAX bytes. The next
+one goes on there.
 """
 
 import time
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
 
 ROWS_MAX, NO_END = 1_000_000, 1 << 62
 """Rows after which a commit ends at the next quarter of an hour."""
+BYTES_MAX = 4 << 30
+"""Bytes, in memory, after which it does: of each task of a backfill, as that is one file."""
 TASKS_MAX = 100
 LEFT_S, CLEARED = 3_600.0, 96
 """Age of an unfinished file that nobody writes to any more, and after how many commits these go: they are
@@ -147,7 +150,7 @@ class Writer:
         self._index = index
         self.start_ms = self.done_ms = start_ms
         self.end_ms = end_ms
-        self.rows = 0
+        self.rows = self.bytes = 0
         self.spans: list[Span] = []
         self._room = DAMAGED_MAX
         """For damaged ranges of all spans: a span has one at least."""
@@ -159,7 +162,7 @@ class Writer:
 
     def append(self, rows_max: int = ROWS_MAX, spans_max: int = SPANS_MAX // 2) -> Report:
         """All tables. Stops at the end of the quarter in which there are more than that."""
-        files = [*self._files(MESSAGES, self._messages(rows_max, spans_max))]
+        files = [*self._files(MESSAGES, self._messages(rows_max, spans_max, BYTES_MAX))]
         files += self._files(DELIVERIES, self._ends(deliveries.deliveries))
         files += self._files(ENDS, self._ends(deliveries.ends))
         return Report(APPEND, self.start_ms, self.end_ms, self.spans, files)
@@ -172,7 +175,7 @@ class Writer:
         files = [*self._files(MESSAGES, messages)]
         return Report(AGAIN, self.start_ms, self.end_ms, self.spans, files, replaced)
 
-    def _messages(self, rows_max: int = NO_END, spans_max: int = SPANS_MAX) -> Dated:
+    def _messages(self, rows_max: int = NO_END, spans_max: int = SPANS_MAX, bytes_max: int = NO_END) -> Dated:
         reader, journal, last = self._snapshot.reader, self._snapshot.journal(), self.start_ms // QUARTER_MS
         for piece in reader.directory.over(before(self.start_ms), before(self.end_ms)):
             start_ms, end_ms = max(piece.start_ms, self.start_ms), min(piece.end_ms, self.end_ms)
@@ -182,8 +185,8 @@ class Writer:
             ):
                 taken = 0
                 for quarter, count in _by_quarter(batch):
-                    is_full = self.rows >= rows_max or len(self.spans) + len(rows) > spans_max
-                    if quarter > last and is_full:
+                    is_full = self.rows >= rows_max or self.bytes >= bytes_max
+                    if quarter > last and (is_full or len(self.spans) + len(rows) > spans_max):
                         self.end_ms = quarter * QUARTER_MS
                         break
                     last, taken = quarter, taken + count
@@ -191,6 +194,7 @@ class Writer:
                     self.rows += count
                 self.done_ms = last * QUARTER_MS
                 table, undecoded = self._table(batch[:taken], journal, piece)
+                self.bytes += table.nbytes
                 lost += undecoded
                 quarters = table["at"].cast(pa.int64()).to_numpy() // QUARTER_MS
                 archived.update(quarters.tolist())

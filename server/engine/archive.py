@@ -1,8 +1,8 @@
 """What the archive has and what it lacks: read by jobs, retention and reports; jobs change it.
 
-An archive job has the positions [from_ms, to_ms): whole quarters of an hour, from the end of the last commit
-to `slices.archive_after` behind the horizon. Nothing is placed there any more, so the rows are the same
-whenever they are read.
+An archive job has the positions [from_ms, to_ms): from the end of the last commit, or where the slices begin
+that are still there, to a quarter of an hour `slices.archive_after` behind the horizon. Nothing is placed
+there any more, so the rows are the same whenever they are read.
 
     last commit      from_ms                       to_ms     archive_after      horizon
     ────────────────────│─────────────────────────────│──────────────────────────│
@@ -76,7 +76,7 @@ class Archive:
     @property
     def floor_ms(self) -> int:
         """What slices have from here on is there. It may be within a quarter of an hour."""
-        return at_of(self._opened.directory.floor)
+        return max(0, at_of(self._opened.directory.floor))
 
     def named(self, given: str) -> str:
         """A caller's archive by its full name; empty: `slices.archive`. Raises ValueError."""

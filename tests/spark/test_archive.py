@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import pyarrow.parquet as pq
 import pytest
@@ -169,6 +169,32 @@ def test_a_commit_of_many_rows_ends_with_a_quarter(
     names = [name for table in tables for name in table["id"].to_pylist()]
     assert sorted(names) == sorted(timeline.messages())
     assert sum(span.archived for span in spans) == len(names)
+
+
+def test_many_bytes_end_a_commit_too(
+    timeline: Timeline, uri: str, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark.archive.GROUP_ROWS", 5)
+    job = book.job(timeline, uri, END)
+    with opened_snapshot(uri) as snapshot:
+        assert Writer(snapshot, book.storage, job, job.from_ms, END).append().end_ms == END
+        monkeypatch.setattr("spark.archive.BYTES_MAX", 2_000)
+        report = Writer(snapshot, book.storage, job, job.from_ms, END).append()
+    assert job.from_ms < report.end_ms < END
+    assert report.end_ms % QUARTER_MS == 0
+
+
+def test_the_first_commit_begins_where_slices_do(timeline: Timeline, uri: str, book: Book) -> None:
+    """Not before: what a backup has there was dropped without an archive."""
+    job = book.job(timeline, uri, END, from_ms=AT - AT % QUARTER_MS + 60_000)
+    whole = archive(job, book.storage, no_lease())
+    assert (whole.start_ms, whole.end_ms) == (job.from_ms, END)
+    assert all(one.start_ms // QUARTER_MS == (one.end_ms - 1) // QUARTER_MS for one in whole.spans)
+    each = patch("spark.tasks.each", lambda _, things, do: [do(one) for one in things])
+    with each, patch("spark.tasks.TASK_ROWS", 10):
+        parts = archive(structs.replace(job, id="2" * 32), book.storage, no_lease(), MagicMock())
+    assert parts.spans == whole.spans
+    assert len(parts.files) > len(whole.files)
 
 
 def test_row_groups_are_whole(
