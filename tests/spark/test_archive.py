@@ -265,7 +265,6 @@ def test_files_of_a_try_that_died_go(timeline: Timeline, uri: str, book: Book) -
     archive(dead, book.storage, no_lease())
     left = [entry.path for entry in book.storage.list(recursive=True)]
     assert left
-    assert {line.partition(" ")[2] for line in faults(book)} == {"belongs to no commit"}
     other = file_name("messages", "2024-10-09", 2, "0" * 32, 0)
     book.storage.write(other, b"of another commit")
     (manifest,) = book.commit(timeline, uri, END)
@@ -404,6 +403,35 @@ def test_verify_names_gaps_and_what_is_missing(timeline: Timeline, uri: str, boo
     gone = book.records[1].files[0].path
     book.storage.delete(gone)
     assert f"{gone} is missing" in faults(book)
+
+
+def test_verify_goes_along_with_an_archive_that_goes_on(
+    timeline: Timeline, uri: str, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written, replaced and moved while it reads is no fault."""
+    (first,) = book.commit(timeline, uri, AT + DAY_MS)
+    lost = first.files[0]
+    real = Storage.fault_in
+
+    def meanwhile(storage: Storage, file: ArchivedFile) -> str:
+        monkeypatch.setattr(Storage, "fault_in", real)
+        job = again(book.job(timeline, uri, AT + DAY_MS, first.start_ms), 1, [lost.path])
+        job.from_ms = first.start_ms
+        publish(book.storage, book.record(job, archive(job, book.storage, no_lease())))
+        book.commit(timeline, uri, END)
+        archive(book.job(timeline, uri, END + DAY_MS), book.storage, no_lease())
+        return real(storage, file)
+
+    monkeypatch.setattr(Storage, "fault_in", meanwhile)
+    assert faults(book) == []
+    assert len(book.records) == 3
+    book.storage.write(f"_manifests/{9:010d}.json", book.storage.read(manifest_name(1)))
+    Path(book.storage.full("date=2026-12-01/x.csv")).parent.mkdir(exist_ok=True)
+    book.storage.write("date=2026-12-01/x.csv", b"")
+    assert faults(book) == [
+        f"_manifests/{9:010d}.json belongs to no commit",
+        "date=2026-12-01/x.csv belongs to no commit",
+    ]
 
 
 def test_a_slice_that_borrows_is_archived_with_its_own_rows_only(timeline: Timeline, book: Book) -> None:

@@ -1,11 +1,12 @@
 """The program's commands against answers that the test gives: what is asked for, and the exit codes."""
 
+import json
 from typing import Any
 
 import msgspec
 import pytest
 
-from shards.archives import VERSION, Manifest, Report
+from shards.archives import MARKER, VERSION, Manifest, Report
 from spark import __main__ as program
 from spark import remote as remote_module
 from spark.errors import Refused, Unreachable
@@ -141,6 +142,9 @@ def test_a_day_that_has_few_files_is_not_compacted_for_ever(
 
 
 def test_verify_says_what_is_wrong_a_line_each(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(["verify", "--archive", str(tmp_path / "mistyped")]) == 1
+    assert capsys.readouterr().out == f"{tmp_path}/mistyped is no archive: it has no manifests\n"
+    (tmp_path / MARKER).write_text(json.dumps({"version": 2, "timeline": "0" * 32}))
     assert program.main(["verify", "--archive", str(tmp_path)]) == 0
     (tmp_path / "date=2026-12-01").mkdir()
     (tmp_path / "date=2026-12-01" / "x.parquet").touch()
