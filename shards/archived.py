@@ -221,7 +221,7 @@ def faults_in(
         yield from _compact_faults(report, known)
         return
     yield from _bound_faults(report, job, APPEND if again is None else AGAIN)
-    yield from _span_faults(report)
+    yield from _span_faults(report, job)
     if again is not None:
         if left := [
             path for path, file in known.items() if file.table == MESSAGES and path not in report.replaces
@@ -275,7 +275,8 @@ def _compact_faults(report: Report, known: dict[str, ArchivedFile]) -> Iterator[
             yield "files", f"they have {after} rows of {table}, those that they replace {before}"
 
 
-def _span_faults(report: Report) -> Iterator[tuple[str, str]]:
+def _span_faults(report: Report, job: JobRow) -> Iterator[tuple[str, str]]:
+    ends = {piece.home: piece.end_ms for piece in job.slices}
     last = (0, 0, -1)
     for span in report.spans:
         place = span.start_ms, span.slice_ms, span.generation
@@ -283,6 +284,13 @@ def _span_faults(report: Report) -> Iterator[tuple[str, str]]:
         is_within = max(quarter, report.start_ms) <= span.start_ms < span.end_ms
         if not is_within or span.end_ms > min(quarter + QUARTER_MS, report.end_ms) or place <= last:
             yield "spans", f"the one at {span.start_ms} is not within a quarter of an hour, or not in order"
+        if (
+            not span.slice_ms
+            <= span.start_ms
+            < span.end_ms
+            <= ends.get(Home(span.slice_ms, span.generation), 0)
+        ):
+            yield "spans", f"the one at {span.start_ms} is not within a slice of the job"
         if span.archived > span.rows:
             yield "spans", f"{span.archived} of {span.rows} rows were written at {span.start_ms}"
         last = place

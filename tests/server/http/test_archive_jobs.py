@@ -258,6 +258,7 @@ async def test_what_a_commit_may_not_say(child: Child) -> None:
         ({"spans": [span, span]}, "spans"),
         ({"spans": [{**span, "end_ms": span["end_ms"] + 1}]}, "spans"),
         ({"spans": [{**span, "archived": 3}]}, "spans"),
+        ({"spans": [{**span, "generation": 7}]}, "spans"),
         ({"files": []}, "files"),
         ({"files": [file, file]}, "files"),
         ({"files": [{**file, "rows": 1}]}, "files"),
