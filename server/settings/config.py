@@ -18,6 +18,7 @@ from .kinds import (
     ARCHIVE,
     ATTEMPTS,
     BACKOFF,
+    CATALOG,
     FILTERS,
     FLAG,
     HOSTS,
@@ -220,9 +221,9 @@ class Slices:
     once it has read back what is archived. Empty: none."""
     archive_after_ms: int = _key(ms(0, 86_400_000), "5m")
     """How long after a quarter of an hour has passed it is archived, up to 1 d."""
-    archive_catalog: str = _key(TEXT, "")
-    """Iceberg catalog in which archived files are registered: a name of pyiceberg's configuration, or a URI.
-    Empty: none."""
+    archive_catalog: str = _key(CATALOG, "")
+    """Iceberg catalog in which archived files are registered: a name of pyiceberg's configuration, or a
+    sqlite:, postgresql:, http: or https: URI without a password. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,6 +329,17 @@ def ms(low: int, high: int) -> SettingKind[int]:
     return SettingKind(read, _show_ms)
 
 
+def _read_catalog(value: object) -> str:
+    """Read the name of an Iceberg catalog, or its URI. It is shown with jobs: so without a password."""
+    text = _read_text(value)
+    scheme, is_uri, rest = text.partition("://")
+    if is_uri and scheme not in CATALOGS:
+        raise KindError(f"must be a name, or a URI with one of {', '.join(f'{one}:' for one in CATALOGS)}")
+    if is_uri and "@" in rest.partition("/")[0] and ":" in rest.partition("@")[0]:
+        raise KindError("must not have a password: give it in pyiceberg's configuration, or as PGPASSWORD")
+    return text
+
+
 def choice(*words: str) -> SettingKind[str]:
     """One of `words`."""
 
@@ -357,6 +368,7 @@ def _read_backoff(value: object) -> tuple[int, ...]:
 
 
 BACKOFF_STEPS_MAX = 32
+CATALOGS = ("sqlite", "postgresql", "http", "https")
 LOGS = ("nats://", "tls://", "postgresql://", "postgres://")
 MQTT_PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 SCHEMES = tuple(MQTT_PORTS)
@@ -372,6 +384,7 @@ _MQTT_URL = re.compile(
 )
 ADDRESS = SettingKind(_read_address)
 ARCHIVE = SettingKind(lambda value: archive_url(text) if (text := _read_text(value)) else "", json.dumps)
+CATALOG = SettingKind(_read_catalog, json.dumps)
 ANONYMOUS = SettingKind(_read_anonymous, _show_anonymous)
 HOSTS = _names(
     "hosts",

@@ -135,6 +135,12 @@ def test_a_variable_is_read_by_the_kind_of_its_key(variable: str, text: str, rea
         ("[slices]\nretention = 0", "slices.retention", "at least 1"),
         ('[slices]\narchive = "http://bucket/x"', "slices.archive", "file:, s3:, gs:, abfs:"),
         ('[slices]\narchive = "s3://key:secret@b/x"', "slices.archive", "must not have credentials"),
+        ('[slices]\narchive_catalog = "postgresql://u:pw@h/db"', "slices.archive_catalog", "have a password"),
+        (
+            '[slices]\narchive_catalog = "mysql://h/db"',
+            "slices.archive_catalog",
+            "sqlite:, postgresql:, http:",
+        ),
         ('[slices]\narchive_after = "25h"', "slices.archive_after", "from 0 to 1d"),
         ('[slices]\narchive = "~/archive"', "slices.archive", "must be written out"),
         ("[slices]\narchive = 1", "slices.archive", "must be a string"),
