@@ -7,6 +7,7 @@ commit is lost, the job's state is checked before it is sent again.
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http.client import HTTPException
 from ssl import SSLCertVerificationError, SSLContext, create_default_context
 from typing import Any
@@ -36,6 +37,12 @@ _NOT_THE_CA = (9, 10, 62, 64)
 Body = dict[str, Any]
 
 
+class _Slices(msgspec.Struct):
+    slices: list[Body]
+    split_above: int
+    next: str | None = None
+
+
 class Remote:
     """A server. `key`: an API key, or empty. `ca`: a file of CA certificates to trust over https, else the
     system's."""
@@ -58,14 +65,14 @@ class Remote:
         given = {name: value for name, value in wish.items() if value is not None}
         while True:
             try:
-                return job_from(self.call("POST", "/v1/jobs", {"kind": kind, "run": "caller", **given}))
+                return self._job(self.call("POST", "/v1/jobs", {"kind": kind, "run": "caller", **given}))
             except Refused as error:
                 if not waits or error.slug != ACTIVE:
                     raise
             time.sleep(WAIT_S)
 
     def get(self, job_id: str, token: str = "") -> Job:
-        return job_from(self.call("GET", _path(job_id)), token)
+        return self._job(self.call("GET", _path(job_id)), token)
 
     def renew(self, job: Job, progress: tuple[int, int] | None) -> None:
         done, total = progress or (None, None)
@@ -88,7 +95,7 @@ class Remote:
         body = {"token": job.token, **found}
         for pause_s in (*PAUSES_S, None):
             try:
-                return job_from(self.call("POST", _path(job.id, "commit"), body, COMMIT_TIMEOUT_S))
+                return self._job(self.call("POST", _path(job.id, "commit"), body, COMMIT_TIMEOUT_S))
             except Unreachable:
                 if pause_s is None:
                     raise
@@ -105,11 +112,24 @@ class Remote:
         cursor = ""
         while True:
             page = self.call("GET", f"/v1/slices?limit=1000{cursor}")
-            for piece in page["slices"]:
-                yield {**piece, "split_above": page["split_above"]}
-            if not page.get("next"):
+            with self._understood():
+                found = msgspec.convert(page, _Slices)
+            for piece in found.slices:
+                yield {**piece, "split_above": found.split_above}
+            if not found.next:
                 return
-            cursor = f"&cursor={quote(str(page['next']))}"
+            cursor = f"&cursor={quote(found.next)}"
+
+    def _job(self, body: Body, token: str = "") -> Job:
+        with self._understood():
+            return job_from(body, token)
+
+    @contextmanager
+    def _understood(self) -> Iterator[None]:
+        try:
+            yield
+        except msgspec.ValidationError as error:
+            raise Unreachable(f"{self.url} answers, but not as a fasti server does: {error}") from error
 
     def call(self, method: str, path: str, body: object = None, timeout_s: float = TIMEOUT_S) -> Body:
         """Make a call; returns the parsed answer. Raises Refused, Unreachable."""

@@ -153,3 +153,15 @@ def test_verify_says_what_is_wrong_a_line_each(tmp_path: Any, capsys: pytest.Cap
     assert said.out.splitlines()[1:] == [f"{tmp_path}/date=2026-12-01/x.parquet belongs to no commit"]
     assert said.err == f"fasti-spark: {tmp_path}: 1 fault\n"
     assert program.main(["verify", "--archive", "relative\n"]) == 1
+
+
+@pytest.mark.parametrize("answer", [{"hello": 1}, [1], {"id": "j", "slices": [{"a": 1}]}, {"slices": 1}])
+@pytest.mark.parametrize("command", [["archive"], ["split", "--overfull"], ["split", "--slice", "0"]])
+def test_another_kind_of_server_is_no_server_of_ours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: Any, command: list[str]
+) -> None:
+    monkeypatch.setattr(program, "_check_machine", lambda _: None)
+    monkeypatch.setattr(Remote, "call", lambda *_: answer)
+    assert program.main([*command, *SERVER]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fasti-spark: http://127.0.0.1:9 answers, but not as a fasti server does: ")
