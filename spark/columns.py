@@ -208,12 +208,14 @@ def check(row: Row) -> None:
 
 
 def batches(rows: Iterator[Row], most_rows: int, most_bytes: int) -> Iterator[list[Row]]:
-    """The rows in lists, bounded in number and bytes (plus at most `STEP` rows)."""
+    """The rows in lists, bounded in number and bytes (plus a few rows, fewer of large ones)."""
     batch: list[Row] = []
-    size = 0
-    while some := list(islice(rows, STEP)):
+    size, step = 0, 1
+    while some := list(islice(rows, step)):
         batch += some
-        size += sum([len(value) for _, _, value in some])
+        taken = sum([len(value) for _, _, value in some])
+        size += taken
+        step = min(STEP, 2 * step) if taken * 8 < most_bytes else max(1, step // 2)
         if len(batch) >= most_rows or size >= most_bytes:
             yield batch
             batch, size = [], 0

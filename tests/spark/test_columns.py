@@ -18,7 +18,7 @@ from shards.record import CANCELLED, ENCODINGS, MOVED, decode, due_at, encode, i
 from shards.state import DISPATCHED, Journal, state_of
 from shards.store import Table
 from shards.tables import StoredCursor, number_value
-from spark.columns import ARROW, SCHEMA, check, record_batch, table
+from spark.columns import ARROW, SCHEMA, batches, check, record_batch, table
 from spark.snapshot import Snapshot
 from tests.support.memory_store import MemoryStore
 from timeline.position import AT_MAX, HELD_SHARD, Position, at_of, id_text, position
@@ -275,3 +275,12 @@ def test_both_schemas_have_the_same_columns_in_the_same_order() -> None:
     for mine, others in zip(SCHEMA, ARROW, strict=False):
         assert others.type == (US if mine.type == MS else mine.type)
         assert mine.nullable == others.nullable or not mine.nullable
+
+
+@pytest.mark.parametrize(("size", "most"), [(10, 6_000), (400_000, 24), (3_000_000, 6)])
+def test_batches_are_bounded_in_bytes_whatever_a_row_has(size: int, most: int) -> None:
+    rows = [(Position(n), 0, bytes(size)) for n in range(20_000 if size == 10 else 60)]
+    found = [*batches(iter(rows), 5_950, 8 << 20)]
+    assert [row for one in found for row in one] == rows
+    assert max(map(len, found)) <= most
+    assert len(found) > 3
