@@ -283,4 +283,4 @@ def test_batches_are_bounded_in_bytes_whatever_a_row_has(size: int, most: int) -
     found = [*batches(iter(rows), 5_950, 8 << 20)]
     assert [row for one in found for row in one] == rows
     assert max(map(len, found)) <= most
-    assert len(found) > 3
+    assert len(found) > 2
