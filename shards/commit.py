@@ -184,9 +184,13 @@ class Commit:
             return Control(Outcome.DONE, control.found)
         if control.outcome is Outcome.DONE:
             assert control.found is not None
-            self._retire(control.found, CANCELLED)
-            self._waiting.cancelled()
             value = control.found.value
+            if self.open_batch.notes_ends and self._withheld.has_in(self.open_batch, control.found):
+                # Its row may be archived. Of a message the last row counts there: so the stub goes to T.
+                self.revive(control.found, CANCELLED)
+            else:
+                self._retire(control.found, CANCELLED)
+            self._waiting.cancelled()
             owner = owner_of(value)
             if owner:
                 self._owned.placed(owner, -1, -len(value))
@@ -232,9 +236,9 @@ class Commit:
         row = self.rehome(found.id, value, due_ms, reserved[0], taken)
         return Control(Outcome.DONE, found, row)
 
-    def revive(self, found: Found) -> None:
-        """Place a message again at T, late: dispatch could not read it at its time, or it is withheld. Raises
-        Refused."""
+    def revive(self, found: Found, stub_kind: int = 0) -> None:
+        """Place a message again at T, late: dispatch could not read it at its time, or it is withheld.
+        `stub_kind`: only such a stub of it. Raises Refused."""
         reserved = self.open_batch.reserve([Draft(0, b"", b"")])
         due_ms = decode(found.value).due_ms
         value = with_id(found.value, found.id, due_ms)
@@ -242,7 +246,10 @@ class Commit:
         if not self._withheld.has_in(self.open_batch, found):
             self._waiting.placed(1)  # its owner has had it pending all the time
         self._retire(found, MOVED)
-        self._resized(found.value, value)
+        if stub_kind:
+            value = stub(decode(value), stub_kind, self.open_batch.wall_ms)
+        else:
+            self._resized(found.value, value)
         self.rehome(found.id, value, due_ms, reserved[0], taken)
 
     def release(self, place: Position) -> None:

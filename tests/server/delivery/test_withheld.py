@@ -17,7 +17,7 @@ from shards import withheld as withheld_module
 from shards.commit import Commit
 from shards.delivery_rows import dead
 from shards.draft import Control, Outcome
-from shards.record import decode, id_at, is_stub
+from shards.record import decode, id_at, is_moved, is_stub
 from shards.store import Table
 from tests.support.keyed import Keyed
 from tests.support.planted import Fault, finds
@@ -406,6 +406,31 @@ def test_cancelled_or_moved_it_is_withheld_no_more(rig: Keyed, peer: Peer) -> No
     rig.pass_ms(61_000)
     assert peer.take_all() == ["b"]
     assert (opened.withheld.count, opened.waiting.pending, opened.owned.pending(b"alice")) == (0, 0, 0)
+
+
+def test_with_an_archive_a_cancel_is_the_last_row_of_the_message(rig: Keyed, peer: Peer) -> None:
+    """The row where it was due may be archived as withheld, and is not read again."""
+    opened = rig.core.opened
+    opened.open_batch.notes_ends = True
+    send(rig, "ab")
+    regain = lose(rig, "rule")
+    rig.pass_ms(70_000)
+    passed = opened.horizon.position
+    (due, first), _ = opened.withheld.rows()
+    assert decided(rig, lambda commit: commit.cancel(first)) is Outcome.DONE
+    rows = {place: value for place, _, value in opened.reader.read(START, END)}
+    assert is_moved(rows[due])
+    (last,) = [place for place, value in rows.items() if is_stub(value) and not is_moved(value)]
+    assert last > passed
+    assert decode(rows[last]).id == first
+    found = opened.reader.find(first)
+    assert found is not None
+    assert found.position == last
+    assert (opened.withheld.count, opened.waiting.pending, opened.owned.pending(b"alice")) == (1, 0, 0)
+    regain()
+    rig.pass_ms(1_000)
+    assert peer.take_all() == ["b"]
+    assert decided(rig, lambda commit: commit.cancel(first)) is Outcome.DONE, "as often as one likes"
 
 
 def test_a_note_is_as_good_as_its_row(rig: Keyed, peer: Peer) -> None:
