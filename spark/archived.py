@@ -85,11 +85,14 @@ def between(name: str, low: int, high: int) -> Expression:
     return (field(name) >= bounds[0]) & (field(name) <= bounds[1])
 
 
-def pieces_of(file: ArchivedFile) -> list[Piece]:
-    """A file in pieces of at most about `PIECE_ROWS` rows."""
-    shares = -(-file.rows // PIECE_ROWS) or 1
-    rows = file.rows // shares
-    return [Piece(file.path, rows, number, shares, file.withheld > 0) for number in range(shares)]
+def pieces_of(files: Iterable[ArchivedFile]) -> list[Piece]:
+    """Files in pieces of at most about `PIECE_ROWS` rows."""
+    found: list[Piece] = []
+    for file in files:
+        shares = -(-file.rows // PIECE_ROWS) or 1
+        rows, has_withheld = file.rows // shares, file.withheld > 0
+        found += [Piece(file.path, rows, number, shares, has_withheld) for number in range(shares)]
+    return found
 
 
 def read_piece(

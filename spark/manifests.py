@@ -2,7 +2,7 @@
 
     read_archive(storage).files(MESSAGES)      the files that count now, each with its bounds in time
     .commits                                   since the first, by number
-    .covers(place)                             whether an append has that position
+    .covers(at_ms)                             whether an append has the positions of that instant
 
 An archive of before has a manifest for each slice, `{start}-{generation}.json`. It counts where no append has
 the slice again.
@@ -30,7 +30,7 @@ from shards.archives import (
     Span,
     manifest_name,
 )
-from timeline.position import Position, at_of
+from timeline.position import Position
 
 from .errors import SparkError
 from .storage import Missing, Storage
@@ -105,12 +105,9 @@ class Archive:
             for gap in span.damaged
         )
 
-    def covers(self, place: Position) -> bool:
-        """Whether what stood at a position is in the archive, or was known not to be a message."""
-        at_ms = at_of(place)
+    def covers(self, at_ms: int) -> bool:
         index = bisect_right(self.covered, (at_ms, 1 << 62)) - 1
-        is_covered = index >= 0 and at_ms < self.covered[index][1]
-        return is_covered and not any(start <= place < end for start, end in self.damaged)
+        return index >= 0 and at_ms < self.covered[index][1]
 
 
 def _overlap(one: OldManifest, span: Span) -> bool:

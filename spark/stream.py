@@ -18,7 +18,8 @@ Options: `path`, `table`, `columns`; `rows`: about so many in a micro-batch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from dataclasses import dataclass
+from operator import attrgetter
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -29,8 +30,6 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
-
-from shards.archives import APPEND, Manifest
 
 from .archived import PIECE_ROWS, Piece, archive_at, between, over, pieces_of, read_piece, table_schema
 from .errors import SparkError
@@ -77,12 +76,13 @@ def stream_of(options: Mapping[str, str]) -> tuple[Wanted, int]:
     return wanted, int(rows)
 
 
+@dataclass(slots=True)
 class Part(InputPartition):
-    """The work of one task: the rows at some times of some files."""
+    """The work of one task: the rows at low <= time < high, ms, of some files."""
 
-    def __init__(self, low_ms: int, high_ms: int, pieces: Sequence[Piece]) -> None:
-        super().__init__(None)
-        self.low_ms, self.high_ms, self.pieces = low_ms, high_ms, tuple(pieces)
+    low: int
+    high: int
+    pieces: list[Piece]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -121,19 +121,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with in_a_line():
             archive = self._archive(end["number"])
             files = archive.files(self._wanted.table)
-            made = []
-            for low, high in spans(archive.commits, start["number"], end["number"]):
-                pieces = list(chain.from_iterable(map(pieces_of, over(files, low, high))))
-                groups = grouped(pieces, lambda one: one.rows, PIECE_ROWS)
-                made += [Part(low, high, group) for group in groups]
-            return made
+            new = [one for one in archive.commits if start["number"] < one.number <= end["number"]]
+            return [
+                Part(low, high, group)
+                for low, high in Archive(new).covered
+                for group in grouped(pieces_of(over(files, low, high - 1)), attrgetter("rows"), PIECE_ROWS)
+            ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
         wanted = self._wanted
         with in_a_line():
             storage = storage_at(wanted.archive)
-            where = between(TIMES[wanted.table], partition.low_ms, partition.high_ms)
+            where = between(TIMES[wanted.table], partition.low, partition.high - 1)
             for piece in partition.pieces:
                 yield from read_piece(storage, piece, wanted.table, wanted.columns, where)
 
@@ -145,16 +145,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{self._wanted.archive} ends at commit {archive.last}, the stream is at {number}"
             )
         return archive
-
-
-def spans(commits: Sequence[Manifest], start: int, end: int) -> list[tuple[int, int]]:
-    """The times [low, high], ms, of the appends start < number <= end; neighbours are one."""
-    found: list[tuple[int, int]] = []
-    for one in commits:
-        if one.kind != APPEND or not start < one.number <= end or one.start_ms >= one.end_ms:
-            continue
-        if found and found[-1][1] == one.start_ms - 1:
-            found[-1] = found[-1][0], one.end_ms - 1
-        else:
-            found.append((one.start_ms, one.end_ms - 1))
-    return found

@@ -181,7 +181,7 @@ def _pieces(archive: Archive, wanted: Wanted) -> list[Piece]:
     is_passed = predicate.states is None or bool(predicate.states - {PENDING})
     files = archive.files(wanted.table) if is_passed else []
     low = max(predicate.due.low, predicate.at.low, predicate.slice.low)
-    return [piece for file in over(files, low, predicate.at.high) for piece in pieces_of(file)]
+    return pieces_of(over(files, low, predicate.at.high))
 
 
 def _runs(

@@ -17,7 +17,6 @@ Manifests say which files have withheld rows; in the others only row groups whos
 read.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -125,7 +124,7 @@ def _looked_up(archive: Archive, snapshot: Snapshot, node: int, withheld: Iterab
     def add(name: str, place: Position, number: int, value: bytes) -> None:
         is_held = number == HELD_SHARD
         state, _ = state_of(place, decode(value), horizon, journal, is_held=is_held, with_time=False)
-        is_covered = not is_held and place <= horizon and _is_in(archive.covered, at_of(place))
+        is_covered = not is_held and place <= horizon and archive.covers(at_of(place))
         found[name] = Known(place, number, TIME_END if is_held else at_of(place), state, is_covered)
         if len(found) > LOOKED_UP_MAX:
             raise SparkError(f"more than {LOOKED_UP_MAX:,} messages are withheld or in damaged ranges")
@@ -190,8 +189,3 @@ def packed(ids: pa.Array) -> NDArray[Any]:
     digits = np.frombuffer("".join(ids.to_pylist()).encode(), np.uint8)
     halves = np.where(digits >= ord("a"), digits - (ord("a") - 10), digits - ord("0"))
     return (halves[::2] << 4 | halves[1::2]).astype(np.uint8).view("S16")
-
-
-def _is_in(ranges: Sequence[tuple[int, int]], at_ms: int) -> bool:
-    index = bisect_right(ranges, (at_ms, TIME_END)) - 1
-    return index >= 0 and at_ms < ranges[index][1]

@@ -9,7 +9,7 @@ from shards.archives import AGAIN, APPEND, COMPACT, ArchivedFile, DamagedRange, 
 from spark.errors import SparkError
 from spark.manifests import Archive, OldManifest, read_archive, write_all
 from spark.storage import Missing, Storage, StorageFailed, storage_at
-from timeline.position import Position, position
+from timeline.position import position
 
 QUARTER = 900_000
 SUM = "0" * 64
@@ -110,7 +110,8 @@ def test_files_that_count() -> None:
 
 
 def test_what_is_covered() -> None:
-    gap = DamagedRange(f"{position(QUARTER + 5, 0):024x}", f"{position(QUARTER + 7, 0):024x}")
+    low, high = position(QUARTER + 5, 0), position(QUARTER + 7, 0)
+    gap = DamagedRange(f"{low:024x}", f"{high:024x}")
     spans = [Span(0, 0, QUARTER, 2 * QUARTER, 1, 1, [gap])]
     old = [OldManifest(0, QUARTER, 0, 1), OldManifest(QUARTER, 2 * QUARTER, 0, 1)]
     archive = Archive(
@@ -122,11 +123,10 @@ def test_what_is_covered() -> None:
     )
     assert archive.covered == [(0, 2 * QUARTER), (3 * QUARTER, 4 * QUARTER)]
     assert [one.start_ms for one in archive.old] == [0], "the append has the other slice again"
-    there = [0, QUARTER, QUARTER + 5, QUARTER + 7, 2 * QUARTER, 3 * QUARTER, 4 * QUARTER - 1, 4 * QUARTER]
-    assert [archive.covers(position(at, 3)) for at in there] == [
-        True, True, False, True, False, True, True, False,
-    ]  # fmt: skip
-    assert not Archive([]).covers(Position(5))
+    there = [0, QUARTER, 2 * QUARTER - 1, 2 * QUARTER, 3 * QUARTER, 4 * QUARTER - 1, 4 * QUARTER]
+    assert [archive.covers(at) for at in there] == [True, True, True, False, True, True, False]
+    assert archive.damaged == [(low, high)]
+    assert not Archive([]).covers(5)
 
 
 def test_manifests_are_read_one_by_one_or_all_at_once(tmp_path: Path) -> None:
