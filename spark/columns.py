@@ -167,11 +167,6 @@ SCHEMA = pa.schema(
     [pa.field(name, kind, name not in _ALWAYS) for name, kind, _ in _COLUMNS], {"fasti.archive": "2"}
 )
 """The archive's columns. Its readers find `date` in the name of the directory."""
-_US = pa.timestamp("us", "UTC")
-ARROW = pa.schema(
-    [*((name, _US if kind == TIME else kind) for name, kind, _ in _COLUMNS), ("date", pa.date32())]
-)
-"""Spark's columns: times in us, and `date`, the UTC day of `at`."""
 DICTIONARY = [
     *("topic", "state", "encoding", "content_type", "publisher", "schedule", "slice", "shard"),
     *("ordering_key", "deliver_to", "headers.key_value.key", "headers.key_value.value"),
@@ -191,12 +186,11 @@ def record_batch(
     journal: Journal,
     node: int,
     piece: Slice | None,
-    names: Sequence[str] | None = None,
+    schema: pa.Schema,
 ) -> pa.RecordBatch:
-    """Rows of a slice, or of the table `held` (None), as Spark gets them; only the columns of these names.
+    """Rows of a slice, or of the table `held` (None), with these columns: `date` is the UTC day of `at`.
 
     Raises Corrupt."""
-    schema = ARROW if names is None else pa.schema([ARROW.field(name) for name in names])
     batch = _Batch(rows, snapshot, journal, node, piece)
     columns = [_MADE["at" if one.name == "date" else one.name](batch).cast(one.type) for one in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -299,8 +299,9 @@ class _Task:
     def _sent(self, rows: Iterator[Row], piece: Slice | None) -> Iterator[pa.RecordBatch]:
         names, states, beyond = self._schema.names, self._predicate.states, self._beyond
         needed = dict.fromkeys([*names, *["state"] * (states is not None), *["id"] * (beyond is not None)])
+        schema = table_schema(MESSAGES, list(needed))
         for some in batches(_kept(rows, self._predicate), BATCH_ROWS, BATCH_BYTES):
-            made = record_batch(some, self._snapshot, self._journal, self._node, piece, list(needed))
+            made = record_batch(some, self._snapshot, self._journal, self._node, piece, schema)
             if states is not None:
                 made = made.filter(pc.is_in(made["state"], pa.array(sorted(states))))
             yield (made if beyond is None else beyond.without(made)).select(names)

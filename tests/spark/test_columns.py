@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shards import keys
+from shards.archives import MESSAGES
 from shards.errors import Corrupt
 from shards.fields import Record
 from shards.properties import headers_of, properties_of
@@ -18,7 +19,8 @@ from shards.record import CANCELLED, ENCODINGS, MOVED, decode, due_at, encode, i
 from shards.state import DISPATCHED, Journal, state_of
 from shards.store import Table
 from shards.tables import StoredCursor, number_value
-from spark.columns import ARROW, SCHEMA, batches, check, record_batch, table
+from spark.archived import table_schema
+from spark.columns import SCHEMA, batches, check, record_batch, table
 from spark.snapshot import Snapshot
 from tests.support.memory_store import MemoryStore
 from timeline.position import AT_MAX, HELD_SHARD, Position, at_of, id_text, position
@@ -29,6 +31,7 @@ START = 20_000 * DAY_MS
 PIECE = Slice(START, START + DAY_MS, 3)
 HORIZON = position(START + 5_000, 7)
 NODE = 2
+ARROW = table_schema(MESSAGES)
 
 words = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=9)
 names = words.map(str.encode)
@@ -160,7 +163,7 @@ def test_columns_are_what_decode_says(
     rows = rows_from(described)
     snapshot = snapshot_of(turns, [rows[n][0] for n in withheld if n < len(rows)])
     wanted = [expected(row, snapshot, PIECE) for row in rows]
-    made = record_batch(rows, snapshot, Journal(snapshot.store), NODE, PIECE)
+    made = record_batch(rows, snapshot, Journal(snapshot.store), NODE, PIECE, ARROW)
     assert made.schema == ARROW
     made.validate(full=True)
     assert plain(made, US) == [in_us(row) for row in wanted]
@@ -175,7 +178,7 @@ def test_columns_are_what_decode_says(
 def test_of_the_table_held_at_slice_and_shard_are_null(found: list[Record]) -> None:
     rows = [(position(START + n, n), HELD_SHARD, encode(record)) for n, record in enumerate(found)]
     snapshot = snapshot_of()
-    made = record_batch(rows, snapshot, Journal(snapshot.store), NODE, None)
+    made = record_batch(rows, snapshot, Journal(snapshot.store), NODE, None, ARROW)
     assert plain(made, US) == [in_us(expected(row, snapshot, None)) for row in rows]
     assert {row["state"] for row in plain(made, US)} <= {"pending"}
 
@@ -261,8 +264,8 @@ def test_stubs_of_moves_are_left_out() -> None:
 def test_only_the_columns_of_these_names_are_made(names: list[str]) -> None:
     rows = rows_from([(START, 0, Record(b"a/b", b"x")), (START + 6_000, 0, Record(b"c", b"y", expires_ms=5))])
     snapshot = snapshot_of()
-    whole = record_batch(rows, snapshot, Journal(snapshot.store), NODE, PIECE)
-    made = record_batch(rows, snapshot, Journal(snapshot.store), NODE, PIECE, names)
+    whole = record_batch(rows, snapshot, Journal(snapshot.store), NODE, PIECE, ARROW)
+    made = record_batch(rows, snapshot, Journal(snapshot.store), NODE, PIECE, table_schema(MESSAGES, names))
     assert made.schema.names == names
     assert made == whole.select(names)
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from shards.archives import MESSAGES
 from spark.__main__ import main
-from spark.columns import ARROW
+from spark.archived import table_schema
 from spark.deliveries import DELIVERIES, ENDS
 from tests.support.server import ROOT
 
@@ -87,7 +88,7 @@ def test_the_page_names_all_columns_in_their_order() -> None:
     part = PAGE.partition("### Columns")[2].partition("\n## ")[0]
     messages, _, others = part.partition("| `deliveries` |")
     deliveries, _, ends = others.partition("\n`ends` has ")
-    for text, names in ((messages, ARROW.names), (deliveries, DELIVERIES.names)):
+    for text, names in ((messages, table_schema(MESSAGES).names), (deliveries, DELIVERIES.names)):
         rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
         assert [name for row in rows for name in re.findall(r"`(\w+)`", row)] == names
     assert re.findall(r"`(\w+)`", ends) == ENDS.names
