@@ -10,7 +10,6 @@ Only *withheld* messages come twice, the second time later under their old id: t
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -19,7 +18,6 @@ from pyarrow.dataset import Expression, ParquetFileFormat, field
 
 from shards.archives import MARKER, MESSAGES, ArchivedFile
 from shards.state import WITHHELD
-from timeline.slices import DAY_MS
 
 from .columns import TIME
 from .errors import SparkError
@@ -63,20 +61,6 @@ def archive_at(storage: Storage) -> Archive:
     if not (archive.commits or archive.old or storage.exists(MARKER)):
         raise SparkError(f"{storage.name} is no archive: it has no manifests")
     return archive
-
-
-def bounds_of(file: ArchivedFile) -> tuple[int, int]:
-    """The first and last time in a file, ms; of one whose manifest does not say, its day."""
-    if file.last_ms:
-        return file.first_ms, file.last_ms
-    day = datetime.fromisoformat(file.path.partition("date=")[2].partition("/")[0]).replace(tzinfo=UTC)
-    start = int(day.timestamp()) * 1_000
-    return start, start + DAY_MS - 1
-
-
-def over(files: Iterable[ArchivedFile], low: int, high: int) -> list[ArchivedFile]:
-    """Those that may have rows of low <= time <= high."""
-    return [file for file in files if bounds_of(file)[0] <= high and bounds_of(file)[1] >= low]
 
 
 def between(name: str, low: int, high: int) -> Expression:

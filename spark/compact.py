@@ -38,7 +38,6 @@ from shards.archives import (
 )
 from timeline.slices import DAY_MS
 
-from .archived import last_rows, standing, withheld_in
 from .errors import SparkError
 from .job import Job
 from .manifests import Archive, read_archive, write_all
@@ -134,6 +133,8 @@ def parts_of(job: Job, table: str, archive: Archive) -> list[Part]:
 
 def joined(storage: Storage, part: Part) -> ArchivedFile | None:
     """Write one file of a part's; None: all of its rows came again. Raises StorageFailed, SparkError."""
+    from .archived import standing
+
     table = part.files[0].table
     last = last_of(storage, part) if table == MESSAGES else {}
     rows = (standing(batch, last) if last else batch for batch in _rows(storage, part.files))
@@ -145,6 +146,8 @@ def joined(storage: Storage, part: Part) -> ArchivedFile | None:
 
 def last_of(storage: Storage, part: Part) -> dict[str, int]:
     """Of the ids that the part has as withheld, the last `at` (ms) of each."""
+    from .archived import last_rows, withheld_in
+
     if not 0 < sum(one.withheld for one in part.files) <= WITHHELD_MAX:
         return {}
     withheld = withheld_in(storage, part.files, WITHHELD_MAX)

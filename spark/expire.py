@@ -36,8 +36,7 @@ def rows_of(snapshot: Snapshot, home: Home) -> int:
 def read_back(job: Job, lease: Lease) -> tuple[list[Line], list[Line]]:
     """Read the archive of a job's slices. Returns the `slices` to commit and the `faults`, one of them empty.
     Raises ArchiveClash, StorageFailed."""
-    from .archived import over
-    from .manifests import Archive
+    from .manifests import Archive, over
     from .publish import check, write_manifest
     from .storage import storage_at
 

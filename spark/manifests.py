@@ -16,6 +16,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain
 
@@ -31,6 +32,7 @@ from shards.archives import (
     manifest_name,
 )
 from timeline.position import Position
+from timeline.slices import DAY_MS
 
 from .errors import SparkError
 from .storage import Missing, Storage
@@ -112,6 +114,20 @@ class Archive:
 
 def _overlap(one: OldManifest, span: Span) -> bool:
     return one.start_ms < span.end_ms and span.start_ms < one.end_ms
+
+
+def bounds_of(file: ArchivedFile) -> tuple[int, int]:
+    """The first and last time in a file, ms; of one whose manifest does not say, its day."""
+    if file.last_ms:
+        return file.first_ms, file.last_ms
+    day = datetime.fromisoformat(file.path.partition("date=")[2].partition("/")[0]).replace(tzinfo=UTC)
+    start = int(day.timestamp()) * 1_000
+    return start, start + DAY_MS - 1
+
+
+def over(files: Iterable[ArchivedFile], low: int, high: int) -> list[ArchivedFile]:
+    """Those that may have rows of low <= time <= high."""
+    return [file for file in files if bounds_of(file)[0] <= high and bounds_of(file)[1] >= low]
 
 
 def read_archive(storage: Storage) -> Archive:

@@ -31,9 +31,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from .archived import PIECE_ROWS, Piece, archive_at, between, over, pieces_of, read_piece, table_schema
+from .archived import PIECE_ROWS, Piece, archive_at, between, pieces_of, read_piece, table_schema
 from .errors import SparkError
-from .manifests import Archive
+from .manifests import Archive, over
 from .parquet import TIMES
 from .pushdown import Wanted, wanted_of
 from .storage import storage_at

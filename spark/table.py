@@ -45,9 +45,9 @@ from shards.state import CANCELLED, PENDING, Journal
 from timeline.position import AT_MAX, END, START, Position, at_of, before
 from timeline.slices import Shard, Slice
 
-from .archived import BATCH_ROWS, Piece, archive_at, over, pieces_of, read_piece, table_schema
+from .archived import BATCH_ROWS, Piece, archive_at, pieces_of, read_piece, table_schema
 from .columns import batches, record_batch
-from .manifests import Archive
+from .manifests import Archive, over
 from .pushdown import ANY_ROW, Predicate, Range, Wanted, accepted, narrowed, wanted_of
 from .snapshot import Snapshot, opened_snapshot
 from .storage import storage_at

@@ -44,14 +44,13 @@ from .archived import (
     Piece,
     between,
     last_rows,
-    over,
     read_piece,
     standing,
     table_schema,
     withheld_in,
 )
 from .errors import SparkError
-from .manifests import READS, Archive
+from .manifests import READS, Archive, over
 from .pushdown import Predicate
 from .snapshot import Snapshot
 from .storage import Storage
