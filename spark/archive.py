@@ -6,9 +6,9 @@
 A try is the first eight digits of its job's id, so no try meets the files of another one. Files of a try that
 ended early belong to no manifest; they go when a commit of that number is published (publish.py).
 
-It is read a quarter of an hour of a slice at a time. Rows are in position order. Stubs of moves are not archived: the message is where it was moved to. Nor are
-retries: the message was written before. Cancelled messages are archived without payload. What cannot be read
-is left out, and the commit names it.
+A slice is read a quarter of an hour at a time. Rows are in position order. Stubs of moves are not archived:
+the message is where it was moved to. Nor are retries: the message was written before. Cancelled messages are
+archived without payload. What cannot be read is left out, and the commit names it.
 
 Memory: one row group. A quarter of an hour ends a commit that has ROWS_MAX rows or BYTES_MAX bytes. The next
 one goes on there.

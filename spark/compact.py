@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -155,34 +154,22 @@ def last_of(storage: Storage, part: Part) -> dict[str, int]:
     return {name: at_ms for name, (at_ms, _) in found.items()}
 
 
-def _rows(storage: Storage, files: Sequence[ArchivedFile]) -> Iterator[pa.Table]:
-    """All rows of files, as today's schema has them. Raises SparkError unless they are in order."""
-    schema, last_ms = SCHEMAS[files[0].table], 0
-    for batch in _read(storage, files):
-        times = _ms(batch[TIMES[files[0].table]])
-        if len(times) and (times[0] < last_ms or np.any(np.diff(times) < 0)):
-            raise SparkError(
-                f"{storage.name}: the rows of {files[0].path} and those after it are not in order"
-            )
-        last_ms = times[-1] if len(times) else last_ms
-        columns = [
-            batch[field.name] if field.name in batch.column_names else pa.nulls(batch.num_rows, field.type)
-            for field in schema
-        ]
-        yield pa.Table.from_arrays(columns, schema=schema)
+def _rows(storage: Storage, files: Iterable[ArchivedFile]) -> Iterator[pa.Table]:
+    """All rows of files, as today's schema has them. Raises SparkError unless they are in order;
+    StorageFailed for a file with other bytes than its commit says."""
+    from pyarrow.dataset import ParquetFileFormat
 
-
-def _read(storage: Storage, files: Iterable[ArchivedFile]) -> Iterator[pa.Table]:
-    """The rows of files, in parts of a row group. Raises StorageFailed for a file with other bytes than its
-    commit says."""
+    last_ms = 0
     for file in files:
         if fault := storage.fault_in(file):
             raise StorageFailed(fault)
-        with storage.opened(file.path) as opened, pq.ParquetFile(opened) as parquet:
-            for batch in parquet.iter_batches(GROUP_ROWS):
-                yield pa.Table.from_batches([batch])
-
-
-def _ms(times: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = times.cast(pa.int64()).to_numpy()
-    return found
+        schema = SCHEMAS[file.table]
+        with storage.opened(file.path) as opened:
+            fragment = ParquetFileFormat().make_fragment(opened)
+            options = {"batch_size": GROUP_ROWS, "batch_readahead": 1, "use_threads": False}
+            for batch in fragment.to_batches(schema=schema, **options):
+                times = batch[TIMES[file.table]].cast(pa.int64()).to_numpy()
+                if len(times) and (times[0] < last_ms or np.any(np.diff(times) < 0)):
+                    raise SparkError(f"{storage.name}: rows up to {file.path} are not in order")
+                last_ms = times[-1] if len(times) else last_ms
+                yield pa.Table.from_batches([batch], schema)
