@@ -55,8 +55,8 @@ def run(remote: Remote, job: Job, master: str | None) -> str:
             raise SparkError(words_of(error)) from error
 
 
-def _archive(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
-    from .archive import archive, is_backfill
+def _commit(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
+    """An archive or a compaction: have the server record what was written, and publish that."""
     from .publish import claim, cleared, publish
     from .storage import storage_at
 
@@ -64,19 +64,34 @@ def _archive(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
     claim(storage, job)
     for manifest in job.unpublished:
         publish(storage, manifest, job.archive_catalog)
-    if not job.again and job.from_ms == job.to_ms:
+    if job.kind == ARCHIVE and not job.again and job.from_ms == job.to_ms:
         lease.begin_commit()
         remote.commit(job, {"published": job.last})
         return f"job {job.id}: {len(job.unpublished)} commits published"
     with cleared(storage, job):
-        if is_backfill(job, master):
-            with spark_session(master, job) as session:
-                report = archive(job, storage, lease, session)
-        else:
-            report = archive(job, storage, lease)
-    number = _committed(remote, job, lease, storage, report)
-    messages = sum(one.archived for one in report.spans)
-    return f"job {job.id}: commit {number} with {messages} messages archived in {storage.name}"
+        report = _written(job, storage, lease, master)
+    if report is None:
+        remote.abort(job, why := f"{NOTHING}{job.date} has few files already")
+        return why
+    lease.begin_commit()
+    manifest = remote.record(job, report)
+    publish(storage, manifest, job.archive_catalog)
+    remote.commit(job, {"published": manifest.number})
+    said = f"job {job.id}: commit {manifest.number}"
+    if job.kind == COMPACT:
+        return f"{said} has {len(report.files)} files for {len(report.replaces)}"
+    return f"{said} with {sum(one.archived for one in report.spans)} messages archived in {storage.name}"
+
+
+def _written(job: Job, storage: "Storage", lease: Lease, master: str | None) -> Report | None:
+    from . import archive, compact
+
+    if job.kind == ARCHIVE and not archive.is_backfill(job, master):
+        return archive.archive(job, storage, lease)
+    with spark_session(master, job) as session:
+        if job.kind == ARCHIVE:
+            return archive.archive(job, storage, lease, session)
+        return compact.work(session, job, storage)
 
 
 def _expire(remote: Remote, job: Job, lease: Lease, _: str | None) -> str:
@@ -96,33 +111,6 @@ def _expire(remote: Remote, job: Job, lease: Lease, _: str | None) -> str:
     return f"job {job.id}: {len(slices)} slices with {rows} rows dropped"
 
 
-def _compact(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
-    from .compact import work
-    from .publish import claim, cleared
-    from .storage import storage_at
-
-    storage = storage_at(job.archive or "")
-    claim(storage, job)
-    with cleared(storage, job), spark_session(master, job) as session:
-        report = work(session, job, storage)
-    if report is None:
-        remote.abort(job, why := f"{NOTHING}{job.date} has few files already")
-        return why
-    number = _committed(remote, job, lease, storage, report)
-    return f"job {job.id}: commit {number} has {len(report.files)} files for {len(report.replaces)}"
-
-
-def _committed(remote: Remote, job: Job, lease: Lease, storage: "Storage", report: Report) -> int:
-    """Have the server record what was written, and publish that. Returns the number of the commit."""
-    from .publish import publish
-
-    lease.begin_commit()
-    manifest = remote.record(job, report)
-    publish(storage, manifest, job.archive_catalog)
-    remote.commit(job, {"published": manifest.number})
-    return manifest.number
-
-
 def _split(remote: Remote, job: Job, lease: Lease, master: str | None) -> str:
     from .split import split
 
@@ -140,8 +128,8 @@ def spark_session(master: str | None, job: Job) -> "AbstractContextManager[Spark
 STAGES: dict[str, Callable[[Remote, Job, Lease, str | None], str]] = {
     SPLIT: _split,
     EXPIRE: _expire,
-    ARCHIVE: _archive,
-    COMPACT: _compact,
+    ARCHIVE: _commit,
+    COMPACT: _commit,
 }
 
 
