@@ -4,9 +4,7 @@ The checkpoint stays a URI until its files are opened: a later cluster will use 
 Times are Unix ms.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -89,13 +87,6 @@ class Job(msgspec.Struct):
     def __post_init__(self) -> None:
         if self.slice is not None:
             self.slices = (self.slice,)
-
-
-def job_from(body: Mapping[str, Any], token: str = "") -> Job:
-    """A job from the server's JSON. `token`: the caller's."""
-    job = msgspec.convert(body, Job)
-    job.token = job.token or token
-    return job
 
 
 def path_of(uri: str) -> Path:

@@ -4,13 +4,11 @@ Every failure is one of two errors: `Refused` with the server's problem, or `Unr
 commit is lost, the job's state is checked before it is sent again.
 """
 
-import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from http.client import HTTPException
 from ssl import SSLCertVerificationError, SSLContext, create_default_context
-from typing import Any
+from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlsplit
 from urllib.request import BaseHandler, HTTPSHandler, ProxyHandler, Request, build_opener
@@ -21,7 +19,7 @@ from shards.archives import Manifest, Report
 from shards.jobs import DONE, PUBLISHING
 
 from .errors import ACTIVE, Refused, SparkError, Unreachable
-from .job import Job, job_from
+from .job import Job
 
 TIMEOUT_S = 60.0
 COMMIT_TIMEOUT_S = 1_800.0
@@ -35,12 +33,20 @@ _NOT_THE_CA = (9, 10, 62, 64)
 """OpenSSL's codes for faults that are not the CA's: not yet valid, expired, wrong host, wrong address."""
 
 Body = dict[str, Any]
+Answer = TypeVar("Answer")
 
 
 class _Slices(msgspec.Struct):
     slices: list[Body]
     split_above: int
     next: str | None = None
+
+
+class _Problem(msgspec.Struct):
+    type: str
+    title: str = ""
+    detail: str = ""
+    errors: list[Body] = []
 
 
 class Remote:
@@ -65,14 +71,16 @@ class Remote:
         given = {name: value for name, value in wish.items() if value is not None}
         while True:
             try:
-                return self._job(self.call("POST", "/v1/jobs", {"kind": kind, "run": "caller", **given}))
+                return self.ask(Job, "POST", "/v1/jobs", {"kind": kind, "run": "caller", **given})
             except Refused as error:
                 if not waits or error.slug != ACTIVE:
                     raise
             time.sleep(WAIT_S)
 
     def get(self, job_id: str, token: str = "") -> Job:
-        return self._job(self.call("GET", _path(job_id)), token)
+        job = self.ask(Job, "GET", _path(job_id))
+        job.token = job.token or token
+        return job
 
     def renew(self, job: Job, progress: tuple[int, int] | None) -> None:
         done, total = progress or (None, None)
@@ -95,7 +103,7 @@ class Remote:
         body = {"token": job.token, **found}
         for pause_s in (*PAUSES_S, None):
             try:
-                return self._job(self.call("POST", _path(job.id, "commit"), body, COMMIT_TIMEOUT_S))
+                return self.ask(Job, "POST", _path(job.id, "commit"), body, COMMIT_TIMEOUT_S)
             except Unreachable:
                 if pause_s is None:
                     raise
@@ -111,35 +119,26 @@ class Remote:
         """Every slice; each with the server's `split_above`."""
         cursor = ""
         while True:
-            page = self.call("GET", f"/v1/slices?limit=1000{cursor}")
-            with self._understood():
-                found = msgspec.convert(page, _Slices)
-            for piece in found.slices:
-                yield {**piece, "split_above": found.split_above}
-            if not found.next:
+            page = self.ask(_Slices, "GET", f"/v1/slices?limit=1000{cursor}")
+            for piece in page.slices:
+                yield {**piece, "split_above": page.split_above}
+            if not page.next:
                 return
-            cursor = f"&cursor={quote(found.next)}"
+            cursor = f"&cursor={quote(page.next)}"
 
-    def _job(self, body: Body, token: str = "") -> Job:
-        with self._understood():
-            return job_from(body, token)
+    def call(self, method: str, path: str, body: object = None) -> Body:
+        return self.ask(Body, method, path, body)
 
-    @contextmanager
-    def _understood(self) -> Iterator[None]:
-        try:
-            yield
-        except msgspec.ValidationError as error:
-            raise Unreachable(f"{self.url} answers, but not as a fasti server does: {error}") from error
-
-    def call(self, method: str, path: str, body: object = None, timeout_s: float = TIMEOUT_S) -> Body:
-        """Make a call; returns the parsed answer. Raises Refused, Unreachable."""
-        data = None if body is None else json.dumps(body).encode()
+    def ask(
+        self, kind: type[Answer], method: str, path: str, body: object = None, timeout_s: float = TIMEOUT_S
+    ) -> Answer:
+        """Make a call; returns the answer, read as `kind`. Raises Refused, Unreachable."""
+        data = None if body is None else msgspec.json.encode(body)
         headers = {**self._headers, "Content-Type": "application/json", "Accept": "application/json"}
         request = Request(self.url + path, data, headers, method=method)
         try:
             with self._open(request, timeout=timeout_s) as answer:
-                found: Body = json.loads(answer.read() or b"{}")
-                return found
+                return msgspec.json.decode(answer.read() or b"{}", type=kind)
         except HTTPError as error:
             with error:
                 raise _refusal(error.code, error.read()) from None
@@ -167,14 +166,12 @@ def _mistrust(error: SSLCertVerificationError) -> str:
 def _refusal(status: int, raw: bytes) -> Refused:
     """The error for an answer, with its problem if it has one."""
     try:
-        problem = json.loads(raw)
-        slug = str(problem["type"]).removeprefix("/problems/")
-        detail = str(problem.get("detail") or problem.get("title") or "")
-        errors = [one for one in problem.get("errors", ()) if isinstance(one, dict)]
-    except (ValueError, KeyError, TypeError, AttributeError):
+        problem = msgspec.json.decode(raw, type=_Problem)
+    except ValueError:
         return Refused(status, "", f"the server answers with status {status}")
-    details = [" ".join(str(value) for value in one.values() if value) for one in errors]
-    return Refused(status, "" if slug == "about:blank" else slug, detail, details)
+    details = [" ".join(str(value) for value in one.values() if value) for one in problem.errors]
+    slug = problem.type.removeprefix("/problems/").removeprefix("about:blank")
+    return Refused(status, slug, problem.detail or problem.title, details)
 
 
 def _path(job_id: str, verb: str = "") -> str:

@@ -572,7 +572,9 @@ class _User:
 
     async def expire(self) -> None:
         """By the very program of the pipeline, with an archive if pyarrow is there."""
-        from spark.job import job_from
+        import msgspec
+
+        from spark.job import Job
         from spark.remote import Remote
         from spark.run import run
 
@@ -580,7 +582,7 @@ class _User:
             job = await self._job(kind)
             starts_ms = [one["start_ms"] for one in job["slices"]] if kind == "expire" else []
             self._say(kind, starts_ms)
-            await asyncio.to_thread(run, Remote(self._url), job_from(job), None)
+            await asyncio.to_thread(run, Remote(self._url), msgspec.convert(job, Job), None)
             self._say(f"is {kind}d", starts_ms)
 
     async def _job(self, kind: str = "split", **members: object) -> Any:

@@ -3,12 +3,13 @@
 from pathlib import Path
 from unittest.mock import MagicMock
 
+import msgspec
 import pyarrow.parquet as pq
 from msgspec import structs
 
 from shards.archives import QUARTER_MS, VERSION, Manifest, Report
 from spark.archive import archive
-from spark.job import Again, Job, job_from
+from spark.job import Again, Job
 from spark.lease import Lease
 from spark.manifests import read_archive
 from spark.publish import claim, publish
@@ -38,9 +39,8 @@ class Book:
         first_ms = pieces[0]["start_ms"] if pieces else 0
         start_ms = self.end_ms or from_ms or first_ms - first_ms % QUARTER_MS
         self._tries += 1
-        job = job_from(
-            {"id": f"{self._tries:08x}f", "kind": "archive", "state": "archiving", "slices": pieces}
-        )
+        body = {"id": f"{self._tries:08x}f", "kind": "archive", "state": "archiving", "slices": pieces}
+        job = msgspec.convert(body, Job)
         job.slices = tuple(one for one in job.slices if one.start_ms < to_ms and one.end_ms > start_ms)
         job.checkpoint, job.archive, job.timeline = checkpoint, self.storage.name, self.timeline
         job.last, job.number = len(self.records), len(self.records) + 1

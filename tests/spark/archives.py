@@ -39,7 +39,7 @@ from shards.archives import (
     manifest_name,
 )
 from spark.compact import after, work
-from spark.job import Job, job_from
+from spark.job import Job
 from spark.manifests import read_archive
 from spark.parquet import SCHEMAS, TIMES
 from spark.storage import Storage
@@ -165,7 +165,7 @@ def compaction(archive: Archived, day_ms: int = DAY, name: str = "c0ffee00" * 4)
     files = [{**msgspec.to_builtins(file), "number": 1} for file in live]
     number = len(archive.commits) + 1
     body = {"id": name, "kind": "compact", "state": "compacting", "date": date_of(day_ms), "files": files}
-    return job_from({**body, "number": number, "archive": archive.storage.name})
+    return msgspec.convert({**body, "number": number, "archive": archive.storage.name}, Job)
 
 
 def in_place() -> AbstractContextManager[Any]:

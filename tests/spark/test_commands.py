@@ -1,6 +1,8 @@
 """The program's commands against answers that the test gives: what is asked for, and the exit codes."""
 
 import json
+from io import BytesIO
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -32,12 +34,12 @@ class Answers:
         self.calls: list[tuple[str, str, Any]] = []
         self._answers = list(answers)
 
-    def __call__(self, method: str, path: str, body: object = None, timeout_s: float = 0) -> Any:
+    def __call__(self, kind: Any, method: str, path: str, body: object = None, timeout_s: float = 0) -> Any:
         self.calls.append((method, path, body))
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return msgspec.convert(answer, kind)
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
     def given(*answers: Any) -> Answers:
         made = Answers(*answers)
-        monkeypatch.setattr(Remote, "call", made)
+        monkeypatch.setattr(Remote, "ask", made)
         return made
 
     return given
@@ -161,7 +163,8 @@ def test_another_kind_of_server_is_no_server_of_ours(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: Any, command: list[str]
 ) -> None:
     monkeypatch.setattr(program, "_check_machine", lambda _: None)
-    monkeypatch.setattr(Remote, "call", lambda *_: answer)
+    opener = SimpleNamespace(open=lambda *_, **__: BytesIO(msgspec.json.encode(answer)))
+    monkeypatch.setattr(remote_module, "build_opener", lambda *_: opener)
     assert program.main([*command, *SERVER]) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("fasti-spark: http://127.0.0.1:9 answers, but not as a fasti server does: ")

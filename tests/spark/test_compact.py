@@ -18,7 +18,7 @@ from shards.archives import DELIVERIES, ENDS, MESSAGES, QUARTER_MS
 from spark import compact
 from spark.compact import KEPT_S, after, work
 from spark.errors import SparkError
-from spark.job import job_from
+from spark.job import Job
 from spark.manifests import Archive, read_archive
 from spark.storage import Storage, StorageFailed, storage_at
 from timeline.slices import DAY_MS
@@ -277,7 +277,8 @@ def test_sizes_of_parts() -> None:
             }
             for index, size in enumerate(sizes)
         ]
-        job = job_from({"id": "j" * 8, "kind": "compact", "state": "compacting", "files": files})
+        body = {"id": "j" * 8, "kind": "compact", "state": "compacting", "files": files}
+        job = msgspec.convert(body, Job)
         parts = compact.parts_of(job, MESSAGES, Archive([]))
         return [[file.bytes >> 20 for file in part.files] for part in parts]
 

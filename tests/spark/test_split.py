@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
 from spark.errors import NotAStore
-from spark.job import Job, Source, Span, job_from
+from spark.job import Job, Source, Span
 from spark.plan import WITHIN, coarse, cut_points
 from spark.snapshot import opened_store
 from spark.split import counted, sketch_sources, sketches
@@ -39,7 +40,7 @@ def piece(timeline: Timeline) -> Slice:
 @pytest.fixture
 def job(timeline: Timeline, piece: Slice, tmp_path: Path) -> Job:
     """Of a split of that slice, on a checkpoint of its own."""
-    return job_from(descriptor(timeline, piece, timeline.checkpoint(tmp_path / "plan")))
+    return msgspec.convert(descriptor(timeline, piece, timeline.checkpoint(tmp_path / "plan")), Job)
 
 
 def plainly(uri: str, piece: dict[str, Any], cuts: list[int]) -> list[tuple[int, ...]]:

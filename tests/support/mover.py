@@ -17,7 +17,7 @@ from shards.record import is_stub
 from shards.rocks import RocksStore
 from shards.store import Store, Table
 from spark import expire
-from spark.job import job_from
+from spark.job import Job
 
 Pieces = list[dict[str, int]]
 
@@ -37,7 +37,7 @@ def counted(created: Mapping[str, Any], cuts: Sequence[int]) -> Pieces:
 
 def expired(created: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Do the work of an expire job; the `slices` that it commits. With an archive pyarrow is needed."""
-    job = job_from(created)
+    job = convert(created, Job)
     if job.archive:
         lines, faults = expire.read_back(job, FOLLOWED_BY_NOBODY)
         assert not faults, faults
@@ -50,7 +50,7 @@ def archived(created: Mapping[str, Any]) -> dict[str, Any]:
     from spark import archive, publish
     from spark.storage import storage_at
 
-    job = job_from(created)
+    job = convert(created, Job)
     storage = storage_at(job.archive or "")
     publish.claim(storage, job)
     for manifest in job.unpublished:
