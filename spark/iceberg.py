@@ -20,8 +20,9 @@ from urllib.parse import urlsplit
 
 from shards.archives import DELIVERIES, ENDS, MESSAGES, Manifest, is_local
 
+from .archived import archive_at
 from .errors import ArchiveClash, SparkError
-from .manifests import Archive, read_archive
+from .manifests import Archive
 from .parquet import SCHEMAS, TIMES
 from .parquet import Table as Name
 from .storage import CONNECT_S, REQUEST_S, Storage, s3_endpoint
@@ -71,7 +72,7 @@ def _add(catalog: "Catalog", storage: Storage, manifest: Manifest) -> None:
         if _number(table) >= manifest.number and table.properties.get(ARCHIVE) != base:
             raise ArchiveClash("is ahead of this archive, as after a restore: drop its tables")
     is_next = min(map(_number, tables.values())) >= manifest.number - 1
-    archive = Archive([manifest]) if is_next else read_archive(storage).up_to(manifest.number)
+    archive = Archive([manifest]) if is_next else archive_at(storage).up_to(manifest.number)
     for name, table in tables.items():
         _update(table, name, base, archive, manifest)
         if len(table.metadata.snapshots) >= 2 * KEPT:

@@ -10,7 +10,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table, Transaction
 
-from shards.archives import DELIVERIES, ENDS, MESSAGES, Manifest
+from shards.archives import DELIVERIES, ENDS, MESSAGES, Manifest, manifest_name
 from spark import iceberg
 from spark.compact import after
 from spark.errors import ArchiveClash, SparkError
@@ -107,6 +107,20 @@ def test_a_gap_is_filled(archive: Archived, uri: str) -> None:
         add(uri, archive.storage, made[number])
     assert is_whole(uri, archive)
     assert numbers(uri) == [1, 4, 5]
+
+
+def test_a_gap_in_the_archive_is_not_passed_over(archive: Archived, uri: str) -> None:
+    """Its rows would never come."""
+    first, second, *_, last = commits(archive, 4)
+    add(uri, archive.storage, first)
+    path = manifest_name(second.number)
+    data = archive.storage.read(path)
+    archive.storage.delete(path)
+    with pytest.raises(SparkError, match=f"lacks commit {second.number}"):
+        add(uri, archive.storage, last)
+    archive.storage.write(path, data)
+    add(uri, archive.storage, last)
+    assert is_whole(uri, archive)
 
 
 def test_compaction_and_files_written_again_swap_entries(archive: Archived, uri: str) -> None:
