@@ -11,6 +11,7 @@ One job at a time works on the archive: what it was given holds until its end. T
 same.
 """
 
+import logging
 from functools import partial
 from itertools import islice
 from secrets import token_hex
@@ -18,7 +19,7 @@ from secrets import token_hex
 from msgspec import structs
 
 from shards import archived, ended
-from shards.archives import APPEND, COMPACT, Report, is_local
+from shards.archives import APPEND, COMPACT, MESSAGES, Report, is_local
 from shards.commit import Commit
 from shards.dedupe import Refused
 from shards.jobs import ARCHIVE, ARCHIVING, COMPACTING, PUBLISHING, JobRow
@@ -30,6 +31,8 @@ from ..engine.clock import Clock
 from ..engine.workers import Workers
 from ..settings.config import Slices
 from .pipeline import NOTHING, Fault, Job, JobRefused, Pipeline, write_row
+
+log = logging.getLogger(__name__)
 
 STATES = {ARCHIVE: ARCHIVING, COMPACT: COMPACTING}
 FAULTS_MAX = 20
@@ -84,6 +87,10 @@ class Archiving:
         if again is not None:
             job.again, job.files = again, [file for file in again.files if file.path in paths]
             job.view["again"] = [{"number": again.number, "paths": paths}]
+            for file in job.files:
+                if file.table == MESSAGES and again.start_ms < start_ms and file.first_ms < start_ms:
+                    why = f"rows before {start_ms} are in it alone, and stay below _replaced for a week"
+                    log.error("archive: %s cannot be written again as a whole: %s", file.path, why)
         job.view["unpublished"] = archive.unpublished(row)
         return await self._created(job)
 

@@ -438,7 +438,7 @@ async def test_files_of_a_day_are_written_again_together(child: Child) -> None:
 
 
 async def test_what_is_left_of_a_quarter_is_written_again(
-    tmp_path: Path, config: Config, clock: SimulatedClock
+    tmp_path: Path, config: Config, clock: SimulatedClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A split has made slices that are narrower, and the first of them is dropped already."""
     async with running(tmp_path / "data", config, clock) as server:
@@ -459,6 +459,7 @@ async def test_what_is_left_of_a_quarter_is_written_again(
         await child.commit(job, faults=[{"path": path, "detail": "is missing"}])
         again = await child.create("archive")
         assert again["from_ms"] == cut
+        assert f"{path} cannot be written again as a whole: rows before {cut}" in caplog.text
         await child.commit(again, archived=child.report(again))
         await child.publish(again)
         assert (await child.expire())["rows"] == 2
