@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 REPLACED = "_replaced"
 KEPT_S = 7 * 86_400.0
+SWEPT = 500
+"""Where nothing is compacted, a reader opens so many manifests at most."""
 FILE_MAX = 512 << 20
 """Bytes that become one file: of a day above it, half of that at least."""
 LOOK_MS = 8 * DAY_MS
@@ -88,9 +90,11 @@ def work(session: "SparkSession", job: Job, storage: Storage) -> Report | None:
 
 def after(storage: Storage, manifest: Manifest, now_s: float | None = None) -> None:
     """Delete what other tries of a published commit have left in its folders, and move what it replaces out
-    of the way. A compaction also looks after the tries of commits before it, and deletes what was replaced a
-    week ago. It may run twice, and late: it goes by manifests. Raises StorageFailed."""
-    commits = read_archive(storage).commits if manifest.kind == COMPACT else [manifest]
+    of the way. A compaction, and one commit in SWEPT, also looks after the tries of commits before it, deletes
+    what was replaced a week ago and leaves all manifests in one file. It may run twice, and late: it goes by
+    manifests. Raises StorageFailed."""
+    is_sweep = manifest.kind == COMPACT or manifest.number % SWEPT == 0
+    commits = read_archive(storage).commits if is_sweep else [manifest]
     named = {f"{one.number:010d}": {file.path for file in one.files} for one in commits}
     dates = dates_of(manifest.start_ms, manifest.end_ms)
     paths = [file_name(table, date, manifest.number, "", 0) for table in TABLES for date in dates]
@@ -103,7 +107,7 @@ def after(storage: Storage, manifest: Manifest, now_s: float | None = None) -> N
     for path in manifest.replaces:
         with suppress(Missing):
             storage.move(path, f"{REPLACED}/{path}")
-    if manifest.kind != COMPACT:
+    if not is_sweep:
         return
     until_s = (time.time() if now_s is None else now_s) - KEPT_S
     for entry in storage.list(REPLACED, recursive=True):

@@ -60,6 +60,23 @@ def test_a_day_becomes_a_file_of_each_table_by_spark(archive: Archived, spark: S
     assert [one[2] for one in probe] == [True], "the Bloom filter tells that there is no such id"
 
 
+def test_manifests_are_together_also_where_nothing_is_compacted(
+    archive: Archived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compact, "SWEPT", 3)
+    a_day(archive)
+    for one in archive.commits:
+        after(archive.storage, one)
+    there = [entry.path for entry in archive.storage.list("_manifests")]
+    assert [path for path in there if path.endswith(".all.gz")] == ["_manifests/0000000007.all.gz"]
+    opened: list[str] = []
+    monkeypatch.setattr(
+        Storage, "read", lambda self, path, read=Storage.read: opened.append(path) or read(self, path)
+    )
+    assert read_archive(archive.storage).commits == archive.commits
+    assert opened == ["_manifests/0000000007.all.gz"]
+
+
 def test_other_programs_read_the_directory_as_it_is(archive: Archived) -> None:
     a_day(archive)
     root = archive.storage.root
