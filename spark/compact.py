@@ -90,9 +90,9 @@ def work(session: "SparkSession", job: Job, storage: Storage) -> Report | None:
 
 def after(storage: Storage, manifest: Manifest, now_s: float | None = None) -> None:
     """Delete what other tries of a published commit have left in its folders, and move what it replaces out
-    of the way. A compaction, and one commit in SWEPT, also looks after the tries of commits before it, deletes
-    what was replaced a week ago and leaves all manifests in one file. It may run twice, and late: it goes by
-    manifests. Raises StorageFailed."""
+    of the way. A compaction, and one commit in SWEPT, also looks after the tries of commits before it. It
+    deletes what was replaced a week ago, and leaves all manifests in one file. It may run twice, and late: it
+    goes by manifests. Raises StorageFailed."""
     is_sweep = manifest.kind == COMPACT or manifest.number % SWEPT == 0
     commits = read_archive(storage).commits if is_sweep else [manifest]
     named = {f"{one.number:010d}": {file.path for file in one.files} for one in commits}
