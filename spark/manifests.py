@@ -7,8 +7,8 @@
 An archive of before has a manifest for each slice, `{start}-{generation}.json`. It counts where no append has
 the slice again.
 
-A compaction, and now and then another commit, leaves `_manifests/{number}.all.gz`: all manifests, a line each,
-so that a reader does not open thousands.
+A compaction, and now and then another commit, leaves `_manifests/{number}.all.gz`: all manifests, a line
+each, so that a reader does not open thousands.
 """
 
 import gzip
