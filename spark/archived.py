@@ -9,7 +9,7 @@ Only *withheld* messages come twice, the second time later under their old id: t
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -105,15 +105,17 @@ def read_piece(
 
 @contextmanager
 def _opened(storage: Storage, path: str) -> Iterator[pa.NativeFile]:
-    try:
-        found = path if storage.exists(path) else REPLACED + path
-        with storage.opened(found) as file:
-            yield file
-    except Missing:
-        raise SparkError(
-            f"{storage.name}/{path} is missing, and below {REPLACED} too: "
-            "python -m spark verify --archive says what else is"
-        ) from None
+    with ExitStack() as opened:
+        for place in (path, REPLACED + path):
+            with suppress(Missing):
+                file = opened.enter_context(storage.opened(place))
+                break
+        else:
+            raise SparkError(
+                f"{storage.name}/{path} is missing, and below {REPLACED} too: "
+                "python -m spark verify --archive says what else is"
+            )
+        yield file
 
 
 def withheld_in(storage: Storage, files: Iterable[ArchivedFile], most: int) -> dict[str, int]:
