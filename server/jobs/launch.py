@@ -201,6 +201,8 @@ def check_archive(config: Config) -> None:
         raise ConfigError(
             "slices.archive", f"{why}: install the extra 'archive', or set spark.enabled = false"
         )
+    if config.slices.archive_catalog and has_jobs and not importlib.util.find_spec("pyiceberg"):
+        raise ConfigError("slices.archive_catalog", "pyiceberg is not installed: install the extra 'iceberg'")
     if why := why_not_usable(Path(archive), is_written=has_jobs) if is_local(archive) else "":
         raise ConfigError("slices.archive", why)
 

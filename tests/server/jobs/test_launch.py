@@ -321,3 +321,16 @@ def test_an_archive_that_no_job_can_write_stops_the_start(
     assert main(["--data", str(tmp_path / "data"), *more]) == 2
     said = f"fasti-server: slices.archive: {tmp_path / 'file'} is not a directory"
     assert said in capsys.readouterr().err.splitlines()
+
+
+def test_a_catalog_needs_its_package(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else every commit would stand still."""
+    monkeypatch.setenv("FASTI__SLICES__ARCHIVE", str(tmp_path / "archive"))
+    monkeypatch.setenv("FASTI__SLICES__ARCHIVE_CATALOG", "lake")
+    real = launch.importlib.util.find_spec
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: name != "pyiceberg" and real(name))
+    assert main(["--data", str(tmp_path / "data"), "--check"]) == 2
+    said = "fasti-server: slices.archive_catalog: pyiceberg is not installed: install the extra 'iceberg'"
+    assert said in capsys.readouterr().err.splitlines()
