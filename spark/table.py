@@ -61,6 +61,8 @@ BATCH_BYTES = 8 << 20
 PARTITION_ROWS = 250_000
 BEYOND_PARTITION_ROWS = 1_000_000
 """Of a partition that has to know what the archive has beyond the horizon."""
+LOOKED_UP_ROWS = 50_000
+"""With so many ids looked up, partitions of the archive are twice as large; with more, more."""
 COUNTED = frozenset({"slice", "shard"})
 """Columns that the directory knows."""
 HELD = -1
@@ -161,7 +163,9 @@ def parts(wanted: Wanted) -> list[Part]:
             runs = grouped(list(_runs(snapshot, archive, view, wanted.predicate)), itemgetter(1), most)
             mine = replace(view, last={}, kept=())
             made += [Part(node, mine, runs=[run for run, _ in group]) for group in runs]
-    for pieces in grouped(_pieces(archive, wanted), attrgetter("rows"), PARTITION_ROWS):
+    # Each partition takes along what was looked up: 60 bytes or more an id.
+    most = PARTITION_ROWS * (1 + len(view.last) // LOOKED_UP_ROWS)
+    for pieces in grouped(_pieces(archive, wanted), attrgetter("rows"), most):
         last = view.last if any(piece.has_withheld for piece in pieces) else {}
         made.append(Part(node, View(last=last), pieces=pieces))
     return made or [Part(node, view)]

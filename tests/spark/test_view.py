@@ -264,3 +264,15 @@ def test_it_meets_what_it_is_there_for(world: World) -> None:
     states = {one.state for _, account in world.moments for one in account.values()}
     assert states == {"pending", "dispatched", "cancelled", "withheld"}
     assert len(world.archived) > 100
+
+
+def test_many_ids_looked_up_make_fewer_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them takes the ids along."""
+    archive = Archived(storage_at(str(tmp_path)))
+    for n in range(6):
+        archive.append([message(f"{n:032x}", NOW + n * QUARTER_MS, state="withheld")])
+    wanted = wanted_of({"archive": str(tmp_path)})
+    monkeypatch.setattr("spark.table.PARTITION_ROWS", 1)
+    assert len(parts(wanted)) == 6
+    monkeypatch.setattr("spark.table.LOOKED_UP_ROWS", 3)
+    assert len(parts(wanted)) == 2
