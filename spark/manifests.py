@@ -167,11 +167,9 @@ def _all_of(storage: Storage, path: str) -> list[Manifest]:
 
 def _decoded(storage: Storage, path: str) -> Manifest | OldManifest | None:
     """None: it is not there any more."""
+    data = storage.find(path)
     try:
-        data = storage.read(path)
-        return _old(data) if "-" in path else _manifest(data)
-    except Missing:
-        return None
+        return None if data is None else _old(data) if "-" in path else _manifest(data)
     except msgspec.DecodeError as error:
         raise SparkError(f"{storage.name}/{path} cannot be read: {error}") from error
 

@@ -18,7 +18,7 @@ from shards.archives import MANIFESTS, MARKER, TABLES, VERSION, Manifest, dates_
 from .compact import after
 from .errors import ArchiveClash
 from .job import Job
-from .storage import Missing, Storage, StorageFailed
+from .storage import Storage, StorageFailed
 
 AHEAD = "as after a restore: give another archive"
 
@@ -58,10 +58,9 @@ def check(storage: Storage, timeline: str) -> None:
 
 def read_marker(storage: Storage) -> Marker | None:
     """None: there is none. Raises ArchiveClash."""
+    data = storage.find(MARKER)
     try:
-        return msgspec.json.decode(storage.read(MARKER), type=Marker)
-    except Missing:
-        return None
+        return None if data is None else msgspec.json.decode(data, type=Marker)
     except msgspec.DecodeError as error:
         raise ArchiveClash(f"{storage.name}/{MARKER} cannot be read: {error}") from None
 
@@ -96,18 +95,11 @@ def write_manifest(storage: Storage, manifest: Manifest) -> None:
     """Make sure that the manifest is there as it was recorded. Raises StorageFailed; ArchiveClash if there is
     one of another commit: two servers of one timeline write there, as after a restore."""
     path, data = manifest_name(manifest.number), msgspec.json.encode(manifest)
-    if (found := _read(storage, path)) == data:
+    if (found := storage.find(path)) == data:
         return
     with suppress(msgspec.DecodeError):  # What is damaged is written again.
         if msgspec.json.decode(found or b"", type=Manifest).job != manifest.job:
             raise ArchiveClash(f"{storage.name}/{path} is of a commit that was not made here, {AHEAD}")
     storage.write(path, data)
-    if _read(storage, path) != data:
+    if storage.find(path) != data:
         raise StorageFailed(f"{storage.name}/{path} has other bytes than were written")
-
-
-def _read(storage: Storage, path: str) -> bytes | None:
-    try:
-        return storage.read(path)
-    except Missing:
-        return None

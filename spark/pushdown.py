@@ -144,7 +144,8 @@ def wanted_of(options: Mapping[str, str]) -> Wanted:
     """Parse the options of a read. Raises ValueError naming the option.
 
     `path`: a backup; `archive`: an archive, one of the two or both; `table`: of the archive; `node`: the
-    server's number; `columns`: names, separated by commas; and those of `predicate_of`.
+    server's number; `columns`: names, separated by commas. `due_from` and `slice`: RFC 3339 with an offset,
+    or Unix ms; `due_to` too, exclusive; `topic`: an MQTT filter; `state`: one or several, with commas.
     """
     predicate = predicate_of(options)
     path, archive, given = options.get("path", ""), options.get("archive", ""), options.get("table", MESSAGES)
@@ -168,7 +169,6 @@ def wanted_of(options: Mapping[str, str]) -> Wanted:
 
 
 def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The names in `columns`. Raises ValueError for a name twice, or none."""
     text = options.get("columns")
     if text is None:
         return ()
@@ -179,11 +179,6 @@ def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def predicate_of(options: Mapping[str, str]) -> Predicate:
-    """Parse the options of a read. Raises ValueError naming the option.
-
-    `due_from` and `slice`: RFC 3339 with an offset, or Unix ms; `due_to` too, exclusive; `topic`: an MQTT
-    filter; `state`: one or several, separated by commas.
-    """
     unknown = sorted(options.keys() - OPTIONS)
     if unknown:
         raise ValueError(f"option {unknown[0]}: is not known; there are {', '.join(sorted(OPTIONS))}")

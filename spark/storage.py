@@ -70,6 +70,12 @@ class Storage:
         with self.opened(path) as file, self._failing(path):
             return bytes(file.read())
 
+    def find(self, path: str) -> bytes | None:
+        """What a file has; None: it is missing."""
+        with suppress(Missing):
+            return self.read(path)
+        return None
+
     @contextmanager
     def opened(self, path: str) -> Iterator[pa.NativeFile]:
         """A file to read at any place of it. Raises Missing."""
