@@ -48,13 +48,11 @@ def read_back(job: Job, lease: Lease) -> tuple[list[Line], list[Line]]:
     live = Archive(job.manifests).files()
     needed = [over(live, piece.start_ms, piece.end_ms - 1) for piece in job.slices]
     files = list(dict.fromkeys(chain.from_iterable(needed)))
-    done: list[str] = []
-    lease.follow(lambda: (len(done), len(files)))
-    faults = []
+    found: dict[str, str] = {}
+    lease.follow(lambda: (len(found), len(files)))
     for file in files:
-        if fault := storage.fault_in(file):
-            faults.append({"path": file.path, "detail": fault})
-        done.append(file.path)
+        found[file.path] = storage.fault_in(file)
+    faults = [{"path": path, "detail": fault} for path, fault in found.items() if fault]
     spans = {
         (span.slice_ms, span.generation, span.start_ms): span for one in job.manifests for span in one.spans
     }

@@ -138,7 +138,8 @@ def read_archive(storage: Storage) -> Archive:
         commits = {one.number: one for one in _all_of(storage, path)}
     singles = [path for path in paths if path.endswith(".json")]
     old = [path for path in singles if "-" in path]
-    new = [path for path in singles if "-" not in path and _number_of(path) not in commits]
+    known = {manifest_name(number) for number in commits}
+    new = [path for path in singles if "-" not in path and path not in known]
     with ThreadPoolExecutor(READS) as threads:
         read = threads.map(lambda path: _decoded(storage, path), [*old, *new])
         found = [one for one in read if one is not None]
@@ -172,8 +173,3 @@ def _decoded(storage: Storage, path: str) -> Manifest | OldManifest | None:
         return None if data is None else _old(data) if "-" in path else _manifest(data)
     except msgspec.DecodeError as error:
         raise SparkError(f"{storage.name}/{path} cannot be read: {error}") from error
-
-
-def _number_of(path: str) -> int:
-    stem = path.rpartition("/")[2].removesuffix(".json")
-    return int(stem) if stem.isdecimal() else -1
