@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import msgspec
 from aiohttp import ClientSession, web
 
 from server.__main__ import main
@@ -572,8 +573,6 @@ class _User:
 
     async def expire(self) -> None:
         """By the very program of the pipeline, with an archive if pyarrow is there."""
-        import msgspec
-
         from spark.job import Job
         from spark.remote import Remote
         from spark.run import run
