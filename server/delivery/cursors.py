@@ -315,6 +315,8 @@ class Cursors(CommitHook):
         """Write what is to be stored into the batch that is about to be sealed. Changed subscriptions go with
         the cursors: a read position says nothing without them."""
         self._is_nudged = False
+        for place, _, unsealed in self._over:
+            place.rows.failed(unsealed)
         self._over, self._ordered = [], []
         self._done_counts.begin(commit)
         gone, heirs, cost = self._erase_ended(commit)
@@ -324,6 +326,7 @@ class Cursors(CommitHook):
         soon_at = -NEVER if self._is_soon and self._round else self._soon_at
         self._wanted_at = min(self._wanted_at, max(soon_at, self._lazy_from))
         over, ordered, noted = self._over, self._ordered, self._done_counts.sealed()
+        self._over = []
 
         def done(answer: object) -> None:
             is_durable = not isinstance(answer, Exception)
@@ -340,7 +343,7 @@ class Cursors(CommitHook):
                     subscriber.rows.forget(roots)
                     subscriber.rows.wrote(told)
                 else:
-                    subscriber.rows.unsure = subscriber.rows.unsure.union(told)
+                    subscriber.rows.failed(told)
             for name in gone:
                 if not is_durable:
                     self._ended[name] = False
@@ -486,9 +489,10 @@ class Cursors(CommitHook):
         ended place are a burial's."""
         if self.named(one.session.client_id) is not one:
             return
-        over, told, group = one.over(), dict(one.rows.ended), commit.open_batch
+        open_ones = one.rows.told
+        over, told, group = one.over(), one.rows.untold(), commit.open_batch
         unsure = (told.keys() & one.rows.unsure) - one.rows.over
-        there = {root for root in unsure if is_kept(group, Name(one.whose, root))}
+        there = {root for root in unsure if is_kept(group, Name(one.whose, root))}.union(open_ones)
         before = dict[Position, DeliveryRow]()
         for root in (told.keys() & over) - one.rows.over - there:
             with suppress(Corrupt):
@@ -513,6 +517,7 @@ class Cursors(CommitHook):
             self.crowded_out += keep(commit, one.whose, stories, one.keeper)
         self._done_counts.write(commit, one, stories)
         if over or told:
+            one.rows.tell(told)
             self._over.append((one, over, told))
 
     def _go_together(self, one: Place, other: Place) -> bool:

@@ -23,7 +23,7 @@ _NO_ENDED: Final[dict[Position, Story]] = {}
 class PlaceRows:
     """Delivery rows of one place."""
 
-    __slots__ = ("ahead", "ended", "ends", "noted", "out", "over", "unsure")
+    __slots__ = ("ahead", "ended", "ends", "noted", "out", "over", "told", "unsure")
 
     def __init__(self) -> None:
         self.out: set[Position] | frozenset[Position] = _NO_ROOTS
@@ -33,6 +33,8 @@ class PlaceRows:
         """Roots of those that it has read again since. Their rows go in the same way."""
         self.ended = _NO_ENDED
         """Acks of which the next cursor keeps the story, by root."""
+        self.told: dict[Position, Story] = _NO_ENDED
+        """Those in batches that are not durable yet: later ones that overlap do not write them again."""
         self.unsure: frozenset[Position] = frozenset()
         """Those of which a batch with the story has failed, and may be stored."""
         self.ends = _NO_ENDS
@@ -79,9 +81,26 @@ class PlaceRows:
         if ended.result is not None or len(self.ended) < ENDED_MAX:  # a result is promised
             self.ended[root] = ended
 
+    def untold(self) -> dict[Position, Story]:
+        """The stories for a batch: those that no open one has."""
+        return {root: one for root, one in self.ended.items() if root not in self.told}
+
+    def tell(self, ended: dict[Position, Story]) -> None:
+        """The open batch has these."""
+        self.told = {**self.told, **ended}
+
+    def failed(self, ended: dict[Position, Story]) -> None:
+        """The batch with these stories has failed."""
+        self.unsure = self.unsure.union(ended)
+        self._untell(ended)
+
+    def _untell(self, ended: dict[Position, Story]) -> None:
+        self.told = {root: one for root, one in self.told.items() if root not in ended} or _NO_ENDED
+
     def wrote(self, ended: dict[Position, Story]) -> None:
         """These stories are durable."""
         self.unsure = self.unsure.difference(ended)
+        self._untell(ended)
         for root, one in ended.items():
             if self.ended.get(root) is one:
                 del self.ended[root]

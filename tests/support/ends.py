@@ -33,13 +33,15 @@ def counts_of(store: Store) -> Counter[str]:
 
 
 def check_batches(store: MemoryStore) -> None:
-    """In each batch of its log what dies, is dropped or is kept as done has its end, once, and is counted."""
+    """In each batch of its log what dies, is dropped or is kept as done has its end, once, and is counted.
+    What is done may be written again by a batch that overlaps: its end is in the first one."""
     counts: dict[bytes, dict[str, int]] = {}
+    done = Counter[tuple[str, bytes]]()
     for batch in store.log:
-        _check(batch, counts)
+        _check(batch, counts, done)
 
 
-def _check(batch: MemoryBatch, counts: dict[bytes, dict[str, int]]) -> None:
+def _check(batch: MemoryBatch, counts: dict[bytes, dict[str, int]], done: Counter[tuple[str, bytes]]) -> None:
     ended, there = Counter[tuple[str, bytes]](), Counter[tuple[str, bytes]]()
     final = {
         key: value
@@ -65,7 +67,8 @@ def _check(batch: MemoryBatch, counts: dict[bytes, dict[str, int]]) -> None:
             for end, number in row_counts.items():
                 counted[end] -= number - before.get(end, 0)
             counts[key] = row_counts
-    assert not there - ended, f"ended without a row: {there - ended}"
+    assert not there - ended - done, f"ended without a row: {there - ended - done}"
+    done.update({name: number for name, number in ended.items() if name[0] == DONE})
     twice = {name for name, number in ended.items() if number > max(1, there[name])}
     assert not twice, f"more ends than there are: {twice}"
     del counted[DONE]  # also of what is not kept, or counted before

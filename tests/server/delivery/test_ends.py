@@ -319,6 +319,28 @@ def test_at_qos_2_the_count_goes_with_the_cursor_of_the_member() -> None:
     assert counts_of(place.rig.store) == {"done": 1}
 
 
+@pytest.mark.parametrize("survivors", [0, 1, 2, 5])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_each_has_one_row_though_batches_overlap(survivors: int, is_lost: bool) -> None:
+    """In a cluster a batch takes longer than the time between two writes of a cursor."""
+    place = Place(ALL)
+    place.rig.send("jobs", "1", "2", "3")
+    place.rig.pass_ms(3_000)
+    for job in place.peer.publishes():
+        place.peer.ack(wire.PUBACK, job.packet_id, pump=False)
+        place.rig.deliver()
+        place.rig.clock.now_ms += 300
+        place.rig.decide(lambda _: None, pump=False)
+        place.rig.compose()
+    assert place.rig.stepper.unsynced > 1
+    if is_lost:
+        place.rig.lose(survivors)
+    place.rig.pump()
+    place.store()
+    assert place.words == ["done"] * 3
+    assert counts_of(place.rig.store) == {"done": 3}
+
+
 @pytest.mark.parametrize("survivors", [0, 5])
 def test_what_a_group_has_done_that_ends_is_counted_once_though_its_batch_fails(survivors: int) -> None:
     place = Place(ALL)
