@@ -59,7 +59,9 @@ class Storage:
         self._folder = Path(root) if isinstance(system, fs.LocalFileSystem) else None
 
     def full(self, path: str) -> str:
-        """The path in `system`."""
+        """The path in `system`. Raises StorageFailed for one that leads out of the archive."""
+        if path.startswith("/") or ".." in path.split("/"):
+            raise StorageFailed(f"{self.name}: {path} is not inside it")
         return f"{self.root}/{path}" if path else self.root
 
     def exists(self, path: str) -> bool:

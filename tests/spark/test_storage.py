@@ -100,6 +100,14 @@ def test_an_error_is_one_line_and_names_the_file(tmp_path: Path) -> None:
     assert "\n" not in str(found.value)
 
 
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "date=2026-12-01/../../x"])
+def test_a_path_leads_nowhere_else(tmp_path: Path, path: str) -> None:
+    storage = storage_at(str(tmp_path / "a"))
+    for work in (storage.read, storage.delete, storage.exists, lambda one: storage.write(one, b"")):
+        with pytest.raises(StorageFailed, match="is not inside it"):
+            work(path)
+
+
 def test_files_that_count() -> None:
     again = commit(3, AGAIN, files=[file("c")], replaces=["a"])
     compact = commit(4, COMPACT, files=[file("d", rows=2)], replaces=["b", "c"])
