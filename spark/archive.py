@@ -6,22 +6,26 @@
 A try is the first eight digits of its job's id, so no try meets the files of another one. Files of a try that
 ended early belong to no manifest; they go when a commit of that number is published (publish.py).
 
-A slice is read a quarter of an hour at a time. Rows are in position order. Stubs of moves are not archived:
-the message is where it was moved to. Nor are retries: the message was written before. Cancelled messages are
-archived without payload. What cannot be read is left out, and the commit names it.
+Rows are in position order. Stubs of moves are not archived: the message is where it was moved to. Nor are
+retries: the message was written before. Cancelled messages are archived without payload. What cannot be read
+is left out, and the commit names it.
 
 Memory: one row group. A quarter of an hour ends a commit that has ROWS_MAX rows or BYTES_MAX bytes. The next
 one goes on there.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
-from itertools import groupby
+from itertools import chain, groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from msgspec import structs
 
@@ -45,7 +49,7 @@ from shards.errors import Corrupt
 from shards.read import Row
 from shards.state import Journal
 from shards.store import Store
-from timeline.position import Position, before
+from timeline.position import Position, at_of, before
 from timeline.slices import DAY_MS, Slice
 
 from . import columns, deliveries
@@ -172,36 +176,34 @@ class Writer:
         return Report(AGAIN, self.start_ms, self.end_ms, self.spans, files, replaced)
 
     def _messages(self, rows_max: int = NO_END, spans_max: int = SPANS_MAX, bytes_max: int = NO_END) -> Dated:
-        """A quarter of an hour of a slice after the other."""
-        journal, last = self._snapshot.journal(), self.start_ms // QUARTER_MS
-        for piece in self._snapshot.reader.directory.over(before(self.start_ms), before(self.end_ms)):
-            low_ms, high_ms = max(piece.start_ms, self.start_ms), min(piece.end_ms, self.end_ms)
-            for quarter in range(low_ms // QUARTER_MS, (high_ms - 1) // QUARTER_MS + 1):
-                start_ms = quarter * QUARTER_MS
-                is_full = self.rows >= rows_max or self.bytes >= bytes_max or len(self.spans) > spans_max
-                if quarter > last and is_full:
-                    self.end_ms = start_ms
-                    return
-                last, self.done_ms = quarter, start_ms
-                yield from self._span(
-                    piece, max(low_ms, start_ms), min(high_ms, start_ms + QUARTER_MS), journal
-                )
-
-    def _span(self, piece: Slice, start_ms: int, end_ms: int, journal: Journal) -> Dated:
-        """The rows of [start, end), which is within a quarter of an hour and the slice."""
-        low, high = before(start_ms), before(end_ms)
-        rows, archived, lost = 0, 0, list[Gap]()
-        for batch in columns.batches(self._snapshot.reader.read(low, high), GROUP_ROWS, GROUP_BYTES):
-            table, undecoded = self._table(batch, journal, piece)
-            rows, archived, lost = rows + len(batch), archived + table.num_rows, lost + undecoded
-            self.bytes += table.nbytes
-            yield start_ms // DAY_MS, table
-        lost += self._unreadable(piece, low, high)
-        self.rows += rows
-        if rows or lost:
-            damaged = _damaged(lost, max(1, self._room))
-            self._room -= len(damaged)
-            self.spans.append(Span(*piece.home, start_ms, end_ms, rows, archived, damaged))
+        reader, journal, last = self._snapshot.reader, self._snapshot.journal(), self.start_ms // QUARTER_MS
+        for piece in reader.directory.over(before(self.start_ms), before(self.end_ms)):
+            start_ms, end_ms = max(piece.start_ms, self.start_ms), min(piece.end_ms, self.end_ms)
+            rows, archived, lost = Counter[int](), Counter[int](), list[Gap]()
+            for batch in columns.batches(
+                reader.read(before(start_ms), before(end_ms)), GROUP_ROWS, GROUP_BYTES
+            ):
+                taken = 0
+                for quarter, count in _by_quarter(batch):
+                    is_full = self.rows >= rows_max or self.bytes >= bytes_max
+                    if quarter > last and (is_full or len(self.spans) + len(rows) > spans_max):
+                        self.end_ms = quarter * QUARTER_MS
+                        break
+                    last, taken = quarter, taken + count
+                    rows[quarter] += count
+                    self.rows += count
+                self.done_ms = last * QUARTER_MS
+                table, undecoded = self._table(batch[:taken], journal, piece)
+                self.bytes += table.nbytes
+                lost += undecoded
+                quarters = table["at"].cast(pa.int64()).to_numpy() // QUARTER_MS
+                archived.update(quarters.tolist())
+                yield from _by_day(table, quarters // (DAY_MS // QUARTER_MS))
+                if taken < len(batch):
+                    break
+            self._add_spans(piece, rows, archived, lost)
+            if self.end_ms < end_ms:
+                return
 
     def _table(self, rows: list[Row], journal: Journal, piece: Slice) -> tuple[pa.Table, list[Gap]]:
         """The rows without those that cannot be decoded, and where these are."""
@@ -211,6 +213,21 @@ class Writer:
         except Corrupt:
             good, bad = _decodable(rows)
             return columns.table(good, snapshot, journal, node, piece), bad
+
+    def _add_spans(self, piece: Slice, rows: Counter[int], archived: Counter[int], lost: list[Gap]) -> None:
+        """What the slice has in each quarter of an hour."""
+        low_ms, high_ms = max(piece.start_ms, self.start_ms), min(piece.end_ms, self.end_ms)
+        gaps: dict[int, list[Gap]] = defaultdict(list)
+        for start, end in chain(lost, self._unreadable(piece, before(low_ms), before(high_ms))):
+            for quarter in range(at_of(start) // QUARTER_MS, at_of(Position(end - 1)) // QUARTER_MS + 1):
+                first, behind = before(quarter * QUARTER_MS), before((quarter + 1) * QUARTER_MS)
+                gaps[quarter].append((max(start, first), min(end, behind)))
+        for quarter in sorted({*rows, *gaps}):
+            start_ms = max(low_ms, quarter * QUARTER_MS)
+            end_ms = min(high_ms, (quarter + 1) * QUARTER_MS)
+            damaged = _damaged(gaps[quarter], max(1, self._room))
+            self._room -= len(damaged)
+            self.spans.append(Span(*piece.home, start_ms, end_ms, rows[quarter], archived[quarter], damaged))
 
     def _unreadable(self, piece: Slice, low: Position, high: Position) -> Iterator[Gap]:
         """What was skipped there."""
@@ -233,6 +250,24 @@ class Writer:
             groups = row_groups(table for _, table in same)
             if (file := write_file(self._storage, path, name, groups)) is not None:
                 yield file
+
+
+def _by_quarter(rows: Sequence[Row]) -> Iterator[tuple[int, int]]:
+    """(quarter of an hour since the epoch, number of its rows)."""
+    first = 0
+    while first < len(rows):
+        quarter = at_of(rows[first][0]) // QUARTER_MS
+        end = bisect_left(rows, before((quarter + 1) * QUARTER_MS), first, key=itemgetter(0))
+        yield quarter, end - first
+        first = end
+
+
+def _by_day(table: pa.Table, days: npt.NDArray[np.int64]) -> Dated:
+    """The rows of each day. `days`: of each row."""
+    cuts = np.flatnonzero(np.diff(days)) + 1
+    for first, end in pairwise([0, *cuts.tolist(), len(days)]):
+        if first < end:
+            yield int(days[first]), table.slice(first, end - first)
 
 
 def _decodable(rows: list[Row]) -> tuple[list[Row], list[Gap]]:
