@@ -9,8 +9,9 @@ An end is noted in the batch that makes it durable, with the row or the cursor t
 are there, or none. T never goes back, so what the archive took up to a time stays whole.
 
 All ends are counted, and each has a row of its own, but for what is done and not kept. `meta` has the size of
-all. Beyond a bound no end is noted, only how many these are. What the archive has is cleared without a look
-at each row: an archive that was ten days behind reads 960 sizes.
+all. Beyond ENDS_MAX rows ends are only counted. Beyond ROWS_MAX or BYTES_MAX they are lost, and only the metric
+tells how many. What the archive has is cleared without a look at each row: an archive that was ten days behind
+reads 960 sizes.
 """
 
 import logging
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 
 DONE, DEAD, DROPPED, EXPIRED, REQUEUED = "done", "dead", "dropped", "expired", "requeued"
 """How a delivery ends. A dead letter that is requeued goes on; its next end has a row of its own."""
-ROWS_MAX, BYTES_MAX = 2_000_000, 512 << 20
+ENDS_MAX, ROWS_MAX, BYTES_MAX = 1_900_000, 2_000_000, 512 << 20
 MINUTE_MS = 60_000
 KEY_BYTES = 1 + POSITION_BYTES
 NONE = EndedSize()
@@ -79,7 +80,7 @@ class Counted(NamedTuple):
 def note(commit: Commit, whose: bytes, names: Names, root: Position, row: EndRow) -> None:
     """In the writer: a delivery has ended, and is counted."""
     group = commit.open_batch
-    if count(group, whose, names, row.end) is not None:
+    if count(group, whose, names, row.end) is not None and _has_room(group, 1, ENDS_MAX):
         _put(group, ((root, encode_row(row)),))
 
 
@@ -90,8 +91,8 @@ def note_done(
     some may have been counted before. Returns what was counted."""
     group = commit.open_batch
     now = count(group, whose, names, DONE, number) if number else None
-    has_room = now is not None or not (number or _lose(group, len(stories)))
-    if stories and has_room:
+    is_counted = now is not None or not number
+    if stories and is_counted and _has_room(group, len(stories), ENDS_MAX):
         _put(group, _done(names, stories))
     return now
 
@@ -108,7 +109,7 @@ def _done(names: Names, stories: Mapping[Position, Story]) -> Iterator[tuple[Pos
 
 def count(group: OpenBatch, whose: bytes, names: Names, end: str, number: int = 1) -> Counted | None:
     """In the writer: so many deliveries of a place have ended. None: there is no room, or no archive."""
-    if not group.notes_ends or _lose(group, number):
+    if not group.notes_ends or not _has_room(group, number, ROWS_MAX):
         return None
     minute_ms = group.horizon.clock_ms // MINUTE_MS * MINUTE_MS
     key = keys.since(keys.ENDS, minute_ms) + whose
@@ -166,13 +167,13 @@ def _put(group: OpenBatch, ends: Iterable[tuple[Position, bytes]]) -> None:
     _add(group, EndedSize(rows, size + rows * (POSITION_BYTES + KEY_BYTES)))
 
 
-def _lose(group: OpenBatch, number: int) -> bool:
-    """Whether there is no room for so many more: they are counted as lost."""
+def _has_room(group: OpenBatch, number: int, most: int) -> bool:
+    """Whether there is room for so many more, up to `most` rows; if not, they are counted as lost."""
     now = total(group)
-    if now.rows + number <= ROWS_MAX and now.size < BYTES_MAX:
-        return False
+    if now.rows + number <= most and now.size < BYTES_MAX:
+        return True
     group.ends_lost += number
-    return True
+    return False
 
 
 def _add(group: OpenBatch, more: EndedSize) -> None:

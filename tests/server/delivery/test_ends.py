@@ -364,12 +364,18 @@ def test_beyond_the_bound_ends_are_only_counted_as_lost(monkeypatch: pytest.Monk
     place.ack(place.job())
     size, group = ended.total(place.rig.store), place.rig.core.opened.open_batch
     assert (size.rows, group.ends_lost) == (2, 0)
+    monkeypatch.setattr(ended, "ENDS_MAX", 2)
+    place.ack(place.job())
+    place.rig.pass_ms(1_000)
+    assert counts_of(place.rig.store) == {"done": 2}, "there is still room for counts"
+    assert (ended.total(place.rig.store).rows, group.ends_lost) == (2, 1)
     monkeypatch.setattr(ended, "ROWS_MAX", 2)
     place.ack(place.job())
     place.peer.nack(place.job(), "never")
     place.rig.pass_ms(1_000)
-    assert ended.total(place.rig.store) == size
-    assert group.ends_lost == 2
+    assert ended.total(place.rig.store).rows == size.rows
+    assert counts_of(place.rig.store) == {"done": 2}
+    assert group.ends_lost == 3
     assert words_of(place.rig.store) == ["done"]
     assert not list(pointers(place.rig.store, place.rig.core.directory))
 
