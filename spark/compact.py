@@ -168,7 +168,7 @@ def _rows(storage: Storage, files: Iterable[ArchivedFile]) -> Iterator[pa.Table]
         if fault := storage.fault_in(file):
             raise StorageFailed(fault)
         schema = SCHEMAS[file.table]
-        with storage.opened(file.path) as opened:
+        with storage.opened(file.path) as opened, storage.failing(file.path):
             fragment = ParquetFileFormat().make_fragment(opened)
             options = {"batch_size": GROUP_ROWS, "batch_readahead": 1, "use_threads": False}
             for batch in fragment.to_batches(schema=schema, **options):

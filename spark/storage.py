@@ -65,11 +65,11 @@ class Storage:
         return f"{self.root}/{path}" if path else self.root
 
     def exists(self, path: str) -> bool:
-        with self._failing(path):
+        with self.failing(path):
             return bool(self.system.get_file_info(self.full(path)).type == fs.FileType.File)
 
     def read(self, path: str) -> bytes:
-        with self.opened(path) as file, self._failing(path):
+        with self.opened(path) as file, self.failing(path):
             return bytes(file.read())
 
     def find(self, path: str) -> bytes | None:
@@ -81,7 +81,7 @@ class Storage:
     @contextmanager
     def opened(self, path: str) -> Iterator[pa.NativeFile]:
         """A file to read at any place of it. Raises Missing."""
-        with self._failing(path):
+        with self.failing(path):
             file = self.system.open_input_file(self.full(path))
         with file:
             yield file
@@ -89,7 +89,7 @@ class Storage:
     def sum_of(self, path: str) -> tuple[int, str]:
         """(bytes, SHA-256 in hexadecimal). Raises Missing."""
         size, found = 0, hashlib.sha256()
-        with self.opened(path) as file, self._failing(path):
+        with self.opened(path) as file, self.failing(path):
             while chunk := file.read(CHUNK):
                 size += len(chunk)
                 found.update(chunk)
@@ -108,7 +108,7 @@ class Storage:
     @contextmanager
     def writing(self, path: str) -> Iterator[pa.NativeFile]:
         """A new file, which is there when the context ends without an error."""
-        with self._failing(path):
+        with self.failing(path):
             if self._folder is None:
                 with self.system.open_output_stream(self.full(path)) as file:
                     yield file
@@ -132,7 +132,7 @@ class Storage:
     def list(self, folder: str = "", *, recursive: bool = False) -> list[Entry]:
         """The files in a folder by path; none if it is not there. Not those that are being written."""
         selector = fs.FileSelector(self.full(folder), allow_not_found=True, recursive=recursive)
-        with self._failing(folder):
+        with self.failing(folder):
             found = self.system.get_file_info(selector)
         return sorted(
             Entry(one.path[len(self.root) + 1 :], one.size, one.mtime.timestamp())
@@ -142,7 +142,7 @@ class Storage:
 
     def move(self, path: str, to: str) -> None:
         """Not atomic in an object store. Raises Missing."""
-        with self._failing(path):
+        with self.failing(path):
             if self._folder is not None:
                 self._make_folder(to)
                 os.utime(self.full(path))
@@ -153,7 +153,7 @@ class Storage:
 
     def delete(self, path: str) -> None:
         """Nothing if it is not there."""
-        with self._failing(path), suppress(FileNotFoundError):
+        with self.failing(path), suppress(FileNotFoundError):
             self.system.delete_file(self.full(path))
 
     def clear_unfinished(self, older_s: float) -> None:
@@ -170,7 +170,8 @@ class Storage:
             sync_path(folder.parent)
 
     @contextmanager
-    def _failing(self, path: str) -> Iterator[None]:
+    def failing(self, path: str) -> Iterator[None]:
+        """What fails there is told as a StorageFailed."""
         try:
             yield
         except FileNotFoundError:

@@ -183,7 +183,7 @@ def test_an_archive_is_whole_whatever_the_store_does(
 
     def tried(act: Callable[[], Made]) -> Made:
         nonlocal failed
-        for _ in range(100):
+        for _ in range(1_000):
             try:
                 return act()
             except StorageFailed:
