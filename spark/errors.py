@@ -17,7 +17,10 @@ class Refused(SparkError):
     request."""
 
     def __init__(self, status: int, slug: str, detail: str, details: Sequence[str] = ()) -> None:
-        super().__init__("; ".join([f"{slug}: {detail}" if slug else detail, *details]))
+        words = [f"{slug}: {detail}" if slug else detail, *details]
+        super().__init__(
+            "; ".join(words[1:] if slug == "refused" and details else words)
+        )  # these name fields
         self.status = status
         self.slug = slug
         self.detail = detail

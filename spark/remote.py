@@ -171,8 +171,6 @@ def _refusal(status: int, raw: bytes) -> Refused:
         return Refused(status, "", f"the server answers with status {status}")
     details = [" ".join(str(value) for value in one.values() if value) for one in problem.errors]
     slug = problem.type.removeprefix("/problems/").removeprefix("about:blank")
-    if slug == "refused" and details:
-        return Refused(status, "", details[0], details[1:])  # each names its field
     return Refused(status, slug, problem.detail or problem.title, details)
 
 
