@@ -9,9 +9,9 @@ An end is noted in the batch that makes it durable, with the row or the cursor t
 are there, or none. T never goes back, so what the archive took up to a time stays whole.
 
 All ends are counted, and each has a row of its own, but for what is done and not kept. `meta` has the size of
-all. Beyond ENDS_MAX rows ends are only counted. Beyond ROWS_MAX or BYTES_MAX they are lost, and only the metric
-tells how many. What the archive has is cleared without a look at each row: an archive that was ten days behind
-reads 960 sizes.
+all. Beyond ENDS_MAX rows ends are only counted. Beyond ROWS_MAX or BYTES_MAX they are lost, and only the
+metric tells how many. What the archive has is cleared without a look at each row: an archive that was ten
+days behind reads 960 sizes.
 """
 
 import logging

@@ -44,9 +44,9 @@ def always(*_: Any) -> bool:
 
 if __name__ == "__main__":
     steps = Steps(int(sys.argv[1]))
-    posts = steps.around(Remote.call, is_step=lambda _, method, *more: method == "POST")
+    posts = steps.around(Remote.ask, is_step=lambda _, kind, method, *more: method == "POST")
     with (
-        patch.object(Remote, "call", posts),
+        patch.object(Remote, "ask", posts),
         patch.object(Storage, "write", steps.around(Storage.write, is_step=always)),
         patch.object(archive, "write_file", steps.around(archive.write_file, is_step=always)),
     ):

@@ -169,12 +169,12 @@ def test_the_server_killed_between_record_and_manifest(world: World, monkeypatch
 
 def test_the_server_killed_at_each_call(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it has the call, and after it has done what it was asked for."""
-    real, steps = Remote.call, 0
+    real, steps = Remote.ask, 0
 
-    def call(remote: Remote, method: str, *given: Any) -> Any:
+    def ask(remote: Remote, kind: Any, method: str, *given: Any) -> Any:
         nonlocal left
         for is_after in (False, True):
-            found = real(remote, method, *given) if is_after else None
+            found = real(remote, kind, method, *given) if is_after else None
             left -= method == "POST"
             if left == 0:
                 world.server.kill()
@@ -185,7 +185,7 @@ def test_the_server_killed_at_each_call(world: World, monkeypatch: pytest.Monkey
         world.put()
         steps, left = steps + 1, steps + 1
         with monkeypatch.context() as patched:
-            patched.setattr(Remote, "call", call)
+            patched.setattr(Remote, "ask", ask)
             code = world.run()
         if not world.server.process.is_running:
             assert code == 3
