@@ -31,6 +31,7 @@ from typing import Final, Literal
 from timeline.position import Position, at_of
 
 from . import keys
+from .errors import Corrupt
 from .fate import is_dropped
 from .fields import Record
 from .record import due_at
@@ -64,12 +65,18 @@ class Journal:
     """
 
     def __init__(
-        self, store: Store, latest: Turns = _nobody_knows, is_withheld: IsWithheld | None = None
+        self,
+        store: Store,
+        latest: Turns = _nobody_knows,
+        is_withheld: IsWithheld | None = None,
+        *,
+        skips_damage: bool = False,
     ) -> None:
-        """`is_withheld` None: as the store says."""
+        """`is_withheld` None: as the store says. `skips_damage`: a turn that cannot be read is unknown."""
         self._store = store
         self._latest = latest
         self._is_withheld = is_withheld
+        self._skips_damage = skips_damage
         self._owed: list[CorruptRange] | None = None
         """Corrupt ranges that are readable again; None: not looked up."""
         self._turns: Iterator[tuple[bytes, bytes]] = iter(())
@@ -79,6 +86,15 @@ class Journal:
 
     def dispatched_ms(self, place: Position) -> int | None:
         """Wall ms of the turn that passed `place`; None if unknown. Raises Corrupt."""
+        try:
+            return self._passed_ms(place)
+        except Corrupt:
+            if not self._skips_damage:
+                raise
+            self._last = self._turn = None  # the next one is looked for anew
+            return None
+
+    def _passed_ms(self, place: Position) -> int | None:
         if self._last is None or place < self._last:
             self._turns = self._store.scan(Table.DISPATCHES, keys.place(place), keys.LAST)
             self._next()

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from shards.errors import Corrupt, ShardsError, WrongFormat
+from shards.errors import ShardsError, WrongFormat
 from shards.read import Reader
 from shards.recover import format_of, read_directory, read_structures, stored_cursor
 from shards.rocks import RocksStore, is_open
 from shards.state import Journal
 from shards.store import Store
 from shards.tables import StoredCursor
-from timeline.position import Position
 from timeline.structures import Structures
 
 from .errors import NotAStore
@@ -40,18 +39,7 @@ class Snapshot:
 
     def journal(self) -> Journal:
         """When dispatch reached a message. What a rotten block has of it is not known."""
-        return KnownTurns(self.store)
-
-
-class KnownTurns(Journal):
-    """Goes round what cannot be read."""
-
-    def dispatched_ms(self, place: Position) -> int | None:
-        try:
-            return super().dispatched_ms(place)
-        except Corrupt:
-            self._last = self._turn = None  # the next one is looked for anew
-            return None
+        return Journal(self.store, skips_damage=True)
 
 
 @contextmanager
