@@ -74,7 +74,7 @@ proof: .venv/tested .venv/spark
 # The tests of what can differ once it is compiled, of the compiled modules.
 CRASHES = clock_jumps dead downtime followed handover keys kill leased nth_fault owned points replaced sync upserted work
 COMPILED = timeline shards store model told $(CRASHES:%=crash/test_%.py) server/codec server/delivery server/engine server/mqtt server/test_build.py \
-    server/http/test_batch_body.py server/http/test_front.py server/http/test_front_twins.py server/http/test_heads.py
+    server/http/test_batch_body.py server/http/test_front.py server/http/test_front_twins.py server/http/test_heads.py spark/test_archive.py
 test-fast: fast .venv/spark
 	FASTI_FAST=$(CURDIR)/build/fast $(BIN)/python -m pytest -q $(WORKERS) $(addprefix tests/,$(COMPILED))
 
