@@ -36,7 +36,7 @@ from shards.tables import slice_value
 from spark.columns import DICTIONARY, SCHEMA, batches, table
 from spark.job import Job, Source, Span, path_of
 from spark.plan import cut_points
-from spark.pushdown import Predicate
+from spark.pushdown import Wanted
 from spark.session import spark_session
 from spark.snapshot import Snapshot, opened_snapshot
 from spark.split import counted, sketch_sources, sketches
@@ -114,7 +114,7 @@ def _warm(session: SparkSession) -> None:
 def _measured(session: SparkSession, folder: Path, rows: int, runs: int) -> list[Result]:
     piece, uri = _store(folder, rows, _draft)
     span = _span(piece)
-    job = Job("bench", "split", "planning", "", 60, 0, uri, (span,), CHILDREN, 1)
+    job = Job("bench", "split", "planning", checkpoint=uri, slice=span, parts=CHILDREN, split_above=1)
     splits, again, copies = [], [], []
     for _ in range(runs):
         seconds, found = _timed(lambda: sketches(session, job))
@@ -144,11 +144,8 @@ def _scanned(session: SparkSession, uri: str, copies: list[float], rows: int) ->
         return int(row[0])
 
     def plain() -> int:
-        with opened_snapshot(uri) as snapshot:
-            found = parts(snapshot, Predicate())
-            return sum(
-                batch.num_rows for part in found for batch in read_part(snapshot, part, Predicate(), 0)
-            )
+        wanted = Wanted(uri, "")
+        return sum(batch.num_rows for part in parts(wanted) for batch in read_part(wanted, part))
 
     scan({"due_to": str(FAR)})
     whole, count = _timed(lambda: scan({}))
@@ -208,7 +205,7 @@ def _rich(due_ms: int, number: int, noise: bytes) -> Draft:
 
 
 def _span(piece: Slice) -> Span:
-    sources = tuple(Source(shard.home, shard.number, shard.count) for shard in piece.shards.values())
+    sources = tuple(Source(*shard.home, shard.number, shard.count) for shard in piece.shards.values())
     return Span(piece.start_ms, piece.end_ms, piece.generation, sources, piece.count)
 
 
