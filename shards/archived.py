@@ -17,7 +17,7 @@ slice needs before it may be dropped.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from datetime import date, datetime
+from datetime import date
 from typing import NamedTuple
 
 import msgspec
@@ -39,8 +39,10 @@ from .archives import (
     Manifest,
     Report,
     Span,
+    day_of,
     file_name,
     manifest_name,
+    start_of,
 )
 from .commit import Commit
 from .dedupe import Refused
@@ -363,14 +365,9 @@ def day_to_compact(store: Store, row: ArchiveRow, wanted: str) -> tuple[str, lis
     days: dict[str, list[LiveFile]] = {}
     for path, one in live.items():
         days.setdefault(day_of(path), []).append(one)
-    closed = [day for day in sorted(days, reverse=True) if _end_of(day) <= row.covered_ms]
+    closed = [day for day in sorted(days, reverse=True) if start_of(day) + DAY_MS <= row.covered_ms]
     day = wanted or next((day for day in closed if _is_worth_it(days[day])), "")
     return day, days[day][:FILES_MAX] if day in closed else []
-
-
-def day_of(path: str) -> str:
-    """The day of a file, as in 2026-12-01."""
-    return path.partition("date=")[2][:10]
 
 
 def _is_day(text: str) -> bool:
@@ -378,10 +375,6 @@ def _is_day(text: str) -> bool:
         return date.fromisoformat(text).isoformat() == text
     except ValueError:
         return False
-
-
-def _end_of(day: str) -> int:
-    return int(datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp() * 1_000) + DAY_MS
 
 
 def _is_worth_it(files: Iterable[LiveFile]) -> bool:

@@ -46,7 +46,7 @@ TABLES = (MESSAGES, DELIVERIES, ENDS)
 APPEND: Final = "append"
 AGAIN: Final = "again"
 COMPACT: Final = "compact"
-MANIFESTS, MARKER = "_manifests", "_timeline.json"
+MANIFESTS, MARKER, REPLACED = "_manifests", "_timeline.json", "_replaced"
 
 VERSION = 2
 PositionText = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{24}$")]
@@ -178,15 +178,35 @@ def is_local(archive: str) -> bool:
     return archive.startswith("/")
 
 
+def number_text(number: int) -> str:
+    """The number of a commit as it is in names, which sort by it."""
+    return f"{number:010d}"
+
+
 def manifest_name(number: int) -> str:
     """Path of a commit's manifest within the archive."""
-    return f"{MANIFESTS}/{number:010d}.json"
+    return f"{MANIFESTS}/{number_text(number)}.json"
+
+
+def prefix_of(table: str) -> str:
+    """How the paths of a table's files begin, and of no other's."""
+    return "date=" if table == MESSAGES else f"_{table}/"
 
 
 def file_name(table: str, date: str, number: int, job: str, index: int) -> str:
     """Path of a commit's file within the archive. `date`: 2026-12-01."""
-    folder = "" if table == MESSAGES else f"_{table}/"
-    return f"{folder}date={date}/{number:010d}-{job[:8]}-{index}.parquet"
+    folder = "" if table == MESSAGES else prefix_of(table)
+    return f"{folder}date={date}/{number_text(number)}-{job[:8]}-{index}.parquet"
+
+
+def day_of(path: str) -> str:
+    """The day of a file, as in 2026-12-01."""
+    return path.partition("date=")[2][:10]
+
+
+def start_of(day: str) -> int:
+    """When a day begins, ms. Raises ValueError for what is no day."""
+    return int(datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp()) * 1_000
 
 
 def date_of(at_ms: int) -> str:

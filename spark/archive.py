@@ -43,7 +43,9 @@ from shards.archives import (
     Report,
     Span,
     date_of,
+    day_of,
     file_name,
+    prefix_of,
 )
 from shards.errors import Corrupt
 from shards.read import Row
@@ -169,8 +171,8 @@ class Writer:
 
     def again(self, paths: Iterable[str]) -> Report:
         """The messages of the days of these files, which are replaced."""
-        replaced = [path for path in paths if path.startswith("date=")]
-        days = {path.partition("/")[0].removeprefix("date=") for path in replaced}
+        replaced = [path for path in paths if path.startswith(prefix_of(MESSAGES))]
+        days = {day_of(path) for path in replaced}
         messages = (one for one in self._messages() if date_of(one[0] * DAY_MS) in days)
         files = [*self._files(MESSAGES, messages)]
         return Report(AGAIN, self.start_ms, self.end_ms, self.spans, files, replaced)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyarrow.dataset import Expression, ParquetFileFormat, field
 
-from shards.archives import MARKER, MESSAGES, ArchivedFile
+from shards.archives import MARKER, MESSAGES, REPLACED, ArchivedFile
 from shards.state import WITHHELD
 
 from .columns import TIME
@@ -25,7 +25,6 @@ from .manifests import READS, Archive, read_archive
 from .parquet import SCHEMAS, TIMES, Table
 from .storage import Missing, Storage, StorageFailed
 
-REPLACED = "_replaced/"
 BATCH_ROWS = 8_192
 PIECE_ROWS = 250_000
 TIME_END = 1 << 48
@@ -106,13 +105,13 @@ def read_piece(
 @contextmanager
 def _opened(storage: Storage, path: str) -> Iterator[pa.NativeFile]:
     with ExitStack() as opened:
-        for place in (path, REPLACED + path):
+        for place in (path, f"{REPLACED}/{path}"):
             with suppress(Missing):
                 file = opened.enter_context(storage.opened(place))
                 break
         else:
             raise SparkError(
-                f"{storage.name}/{path} is missing, and below {REPLACED} too: "
+                f"{storage.name}/{path} is missing, and below {REPLACED}/ too: "
                 "python -m spark verify --archive says what else is"
             )
         yield file

@@ -28,12 +28,14 @@ from shards.archives import (
     COMPACT,
     FILES_MAX,
     MESSAGES,
+    REPLACED,
     TABLES,
     ArchivedFile,
     Manifest,
     Report,
     dates_of,
     file_name,
+    number_text,
 )
 from timeline.slices import DAY_MS
 
@@ -46,7 +48,6 @@ from .storage import Missing, Storage, StorageFailed, storage_at
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-REPLACED = "_replaced"
 KEPT_S = 7 * 86_400.0
 SWEPT = 500
 """Where nothing is compacted, a reader opens so many manifests at most."""
@@ -95,7 +96,7 @@ def after(storage: Storage, manifest: Manifest, now_s: float | None = None) -> N
     goes by manifests. Raises StorageFailed."""
     is_sweep = manifest.kind == COMPACT or manifest.number % SWEPT == 0
     commits = read_archive(storage).commits if is_sweep else [manifest]
-    named = {f"{one.number:010d}": {file.path for file in one.files} for one in commits}
+    named = {number_text(one.number): {file.path for file in one.files} for one in commits}
     dates = dates_of(manifest.start_ms, manifest.end_ms)
     paths = [file_name(table, date, manifest.number, "", 0) for table in TABLES for date in dates]
     paths += [file.path for file in manifest.files]

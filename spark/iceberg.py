@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from shards.archives import DELIVERIES, ENDS, MESSAGES, Manifest, is_local
+from shards.archives import Manifest, is_local, prefix_of
 
 from .archived import archive_at
 from .errors import ArchiveClash, SparkError
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 SPACE = "fasti"
-FOLDERS: dict[Name, str] = {DELIVERIES: "_deliveries/", ENDS: "_ends/", MESSAGES: "date="}
 NUMBER, TIMELINE, ARCHIVE = "fasti.number", "fasti.timeline", "fasti.archive"
 PROPERTIES = {
     "gc.enabled": "false",
@@ -64,7 +63,7 @@ def add(catalog: str, storage: Storage, manifest: Manifest) -> None:
 
 def _add(catalog: "Catalog", storage: Storage, manifest: Manifest) -> None:
     catalog.create_namespace_if_not_exists(SPACE)
-    tables = {name: _loaded(catalog, name) or _made(catalog, name, manifest.timeline) for name in FOLDERS}
+    tables = {name: _loaded(catalog, name) or _made(catalog, name, manifest.timeline) for name in SCHEMAS}
     base = _base(storage)
     for table in tables.values():
         if table.properties[TIMELINE] != manifest.timeline:
@@ -116,7 +115,7 @@ def _update(table: "Table", name: Name, base: str, archive: Archive, manifest: M
         return
     later = Archive([one for one in archive.commits if one.number > known], [] if known else archive.old)
     new = {file.path for one in later.commits for file in one.files}
-    gone = {f"{base}/{path}" for path in later.replaced - new if path.startswith(FOLDERS[name])}
+    gone = {f"{base}/{path}" for path in later.replaced - new if path.startswith(prefix_of(name))}
     paths = [f"{base}/{file.path}" for file in later.files(name)]
     entries = _entries(table, gone)
     number = {NUMBER: str(manifest.number)}

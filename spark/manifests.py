@@ -16,7 +16,6 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain
 
@@ -29,7 +28,9 @@ from shards.archives import (
     ArchivedFile,
     Manifest,
     Span,
+    day_of,
     manifest_name,
+    start_of,
 )
 from timeline.position import Position
 from timeline.slices import DAY_MS
@@ -120,8 +121,7 @@ def bounds_of(file: ArchivedFile) -> tuple[int, int]:
     """The first and last time in a file, ms; of one whose manifest does not say, its day."""
     if file.last_ms:
         return file.first_ms, file.last_ms
-    day = datetime.fromisoformat(file.path.partition("date=")[2].partition("/")[0]).replace(tzinfo=UTC)
-    start = int(day.timestamp()) * 1_000
+    start = start_of(day_of(file.path))
     return start, start + DAY_MS - 1
 
 

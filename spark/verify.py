@@ -11,17 +11,15 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise
 
-from shards.archives import APPEND, DELIVERIES, ENDS, MANIFESTS, MESSAGES, TABLES, manifest_name
+from shards.archives import APPEND, MANIFESTS, MESSAGES, TABLES, manifest_name, number_text, prefix_of
 
 from .errors import SparkError
 from .manifests import ALL, READS, Archive, read_archive
 from .publish import read_marker
 from .storage import Storage, storage_at
 
-OURS = ("date=", f"_{DELIVERIES}/", f"_{ENDS}/", MANIFESTS)
+OURS = (*map(prefix_of, TABLES), MANIFESTS)
 """Where an archive's files are."""
-DIGITS = 10
-"""Of the number of a commit in names. One beyond the last is in the making."""
 
 
 def faults_in(name: str) -> Iterator[str]:
@@ -76,7 +74,8 @@ def _beside(storage: Storage, archive: Archive, there: Iterable[str]) -> Iterato
     for path in there:
         folder, _, name = path.rpartition("/")
         is_old = folder == MANIFESTS and ("-" in name or name.endswith(ALL))
-        is_new = len(number := name.partition("-")[0]) == DIGITS and number > f"{archive.last:0{DIGITS}}"
+        number, last = name.partition("-")[0], number_text(archive.last)
+        is_new = len(number) == len(last) and number > last  # in the making
         if is_old or is_new or not path.startswith(OURS):
             continue
         if path not in named and storage.exists(path):
