@@ -9,6 +9,7 @@ the server has it written again while it still has the rows.
 from itertools import chain
 from typing import Any
 
+from shards.archived import Archived, archived_of
 from timeline.position import before
 from timeline.slices import Home
 
@@ -53,13 +54,9 @@ def read_back(job: Job, lease: Lease) -> tuple[list[Line], list[Line]]:
     for file in files:
         found[file.path] = storage.fault_in(file)
     faults = [{"path": path, "detail": fault} for path, fault in found.items() if fault]
-    spans = {
-        (span.slice_ms, span.generation, span.start_ms): span for one in job.manifests for span in one.spans
-    }
-    lines = []
-    for piece in job.slices:
-        own = [span for (*home, _), span in spans.items() if (*home,) == piece.home]
-        lines.append(_line(piece.home, sum(one.rows for one in own), sum(one.archived for one in own)))
+    kept = archived_of(job.manifests)
+    slices = [(piece.home, kept.get(piece.home, Archived())) for piece in job.slices]
+    lines = [_line(home, one.rows, one.written) for home, one in slices]
     return ([], faults) if faults else (lines, [])
 
 
