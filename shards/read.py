@@ -101,10 +101,7 @@ class Reader:
 
     def dispatched_ms(self, place: Position) -> int | None:
         """When the message at `place` was dispatched, wall ms; None if the journal does not say."""
-        try:
-            return Journal(self._store).dispatched_ms(place)
-        except Corrupt:
-            return None  # The store logs it.
+        return Journal(self._store, skips_damage=True).dispatched_ms(place)
 
     def numbered(self, number: int, start: Position, end: Position) -> Iterator[Row]:
         """Rows of the shards with this number, in position order, in whatever slices are there now."""
