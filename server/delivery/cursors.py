@@ -247,15 +247,14 @@ class Cursors(CommitHook):
     def drop_group(self, group: Group, heirs: Iterable[Subscriber]) -> None:
         """The group ends, or its rows do. Its messages in flight are its `heirs`' own: their cursors go in
         the same batch, or a kill in between would lose them."""
-        self.dirty.discard(group)
+        self.part(group)
         group.cursor.is_stored = False
         name = group.session.client_id
-        self._done_counts.part(group)
         self._heirs[name] = [heir for heir in heirs if self._is_to_store(heir)]
         self.erase(name)
 
     def part(self, group: Group) -> None:
-        """A group ends that has no rows."""
+        """A group ends, or its rows do: what it has done is noted."""
         self.dirty.discard(group)
         self._done_counts.part(group)
 
